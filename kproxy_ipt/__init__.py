@@ -1,0 +1,1 @@
+"""kproxy-ipt: Kubernetes Services and EndpointSlices become iptables rules."""

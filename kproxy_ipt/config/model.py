@@ -1,0 +1,108 @@
+"""
+The effective configuration: defaults applied, flags merged, every value checked.
+
+Names follow the fields of `KubeProxyConfiguration` v1alpha1; durations are seconds. Fields that play no part in
+iptables mode are not kept: the decoder accepts and reports them.
+
+Source: kubeproxy.config.k8s.io/v1alpha1 of Kubernetes 1.36.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+
+class DetectLocalMode(StrEnum):
+    """How traffic from pods of this node is told apart; values as in `detectLocalMode`."""
+
+    CLUSTER_CIDR = "ClusterCIDR"
+    NODE_CIDR = "NodeCIDR"
+    BRIDGE_INTERFACE = "BridgeInterface"
+    INTERFACE_NAME_PREFIX = "InterfaceNamePrefix"
+
+
+class ClientConnection(msgspec.Struct, frozen=True, kw_only=True):
+    """`clientConnection`; *kubeconfig* "" means in-cluster."""
+
+    kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = "application/vnd.kubernetes.protobuf"
+    qps: float = 5.0
+    burst: int = 10
+
+
+class IptablesConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`iptables`."""
+
+    masquerade_bit: int = 14
+    masquerade_all: bool = False
+    localhost_node_ports: bool = True
+    sync_period_s: float = 30.0
+    min_sync_period_s: float = 1.0
+
+
+class ConntrackConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`conntrack`; 0 means that the setting of the kernel is left alone."""
+
+    max_per_core: int = 32768
+    min: int = 131072
+    tcp_established_timeout_s: float = 86400.0
+    tcp_close_wait_timeout_s: float = 3600.0
+    tcp_be_liberal: bool = False
+    udp_timeout_s: float = 0.0
+    udp_stream_timeout_s: float = 0.0
+
+
+class VModuleItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of `logging.vmodule`."""
+
+    file_pattern: str
+    verbosity: int
+
+
+class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`logging`."""
+
+    format: str = "text"
+    verbosity: int = 0
+    flush_frequency_s: float = 5.0
+    vmodule: tuple[VModuleItem, ...] = ()
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One node's effective configuration.
+
+    Attributes:
+        hostname_override: "" means that the name of the machine is used; see `node_name`.
+        cluster_cidrs: `clusterCIDR` split at commas, canonical; at most one of each family.
+        node_port_addresses: Canonical prefixes, or the single word `primary`, or empty for all addresses.
+        feature_gates: Only those given.
+    """
+
+    feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
+    client_connection: ClientConnection = ClientConnection()
+    logging: LoggingConfig = LoggingConfig()
+    hostname_override: str = ""
+    bind_address: str = "0.0.0.0"
+    healthz_bind_address: str = "0.0.0.0:10256"
+    metrics_bind_address: str = "127.0.0.1:10249"
+    bind_address_hard_fail: bool = False
+    enable_profiling: bool = False
+    show_hidden_metrics_for_version: str = ""
+    mode: str = "iptables"
+    iptables: IptablesConfig = IptablesConfig()
+    detect_local_mode: DetectLocalMode = DetectLocalMode.CLUSTER_CIDR
+    bridge_interface: str = ""
+    interface_name_prefix: str = ""
+    cluster_cidrs: tuple[str, ...] = ()
+    node_port_addresses: tuple[str, ...] = ()
+    oom_score_adj: int = -999
+    conntrack: ConntrackConfig = ConntrackConfig()
+    config_sync_period_s: float = 900.0
+
+    @property
+    def external_ips_allowed(self) -> bool:
+        """Whether rules for `spec.externalIPs` are written (gate `AllowServiceExternalIPs`)."""
+        return self.feature_gates.get("AllowServiceExternalIPs", True)

@@ -1,0 +1,1 @@
+"""Runs of a sync, and what surrounds them."""

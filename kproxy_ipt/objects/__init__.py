@@ -1,0 +1,1 @@
+"""What the API says: Service, EndpointSlice, Endpoints and Node as typed values, and their decoding."""

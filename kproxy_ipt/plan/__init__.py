@@ -1,0 +1,1 @@
+"""From desired and actual rules to ordered, atomic restore inputs."""

@@ -1,0 +1,1 @@
+"""From state to chains: pure builders of the rules of one family."""

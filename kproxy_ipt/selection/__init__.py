@@ -1,0 +1,1 @@
+"""Which endpoints serve which traffic, and the reason for every one left out."""

@@ -1,0 +1,1 @@
+"""Where objects come from: the cluster, or files, folders and standard input."""
