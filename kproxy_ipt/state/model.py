@@ -123,7 +123,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     All state of one family at one moment.
 
     Attributes:
-        services: By `(text, protocol)`, sorted by that key, so that output is byte-stable.
+        services: By `(text, protocol)`, in the order of namespace, name, port name and protocol: the order of rules
+            where several services claim one address, the same on every node and in every run.
         findings: What was odd in the objects for this family.
     """
 
