@@ -1,0 +1,64 @@
+"""
+Choosing the endpoint: probabilities and affinity.
+
+Endpoint i of n is taken with probability 1/(n-i) by those connections that none before took, so each gets 1/n in the
+end; the last one takes the rest without a dice.
+
+Source: kube-proxy v1.36, which writes ten decimals; xt_statistic, which keeps 31 bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, Comment, Match, Recent, StatisticRandom
+from kproxy_ipt.ruleset.model import Rule
+from kproxy_ipt.ruleset.targets import Jump
+from kproxy_ipt.state.model import Endpoint
+
+_HOST_MASK = {Family.IPV4: "255.255.255.255", Family.IPV6: "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
+
+
+@lru_cache(maxsize=8192)
+def one_in(remaining: int) -> StatisticRandom:
+    """The dice that says yes once in *remaining* (2 or more), rounded as kube-proxy and iptables round."""
+    return StatisticRandom(int(float(f"{1 / remaining:.10f}") * PROBABILITY_ONE + 0.5))
+
+
+def affinity_match(chain: str, action: str, family: Family, *, timeout_s: int = 0) -> Recent:
+    """
+    The recent match over the list of one endpoint chain: remembers a client (`set`) or asks for it (`rcheck`).
+
+    The kernel keeps the last 100 clients of each list unless the module xt_recent was loaded with another number.
+    """
+    return Recent(chain, action, _HOST_MASK[family], seconds=timeout_s, reap=bool(timeout_s))
+
+
+def balancing_rules(
+    service_port_text: str,
+    endpoints: Sequence[tuple[Endpoint, str]],
+    *,
+    affinity: tuple[Family, int] | None,
+    with_comments: bool,
+) -> Iterator[Rule]:
+    """
+    The rules that spread connections over *endpoints*.
+
+    Args:
+        service_port_text: For the comments.
+        endpoints: Each with the name of its chain, 1 or more.
+        affinity: Family and timeout in seconds, or None; known clients are asked for before any dice is thrown.
+        with_comments: Whether each rule names its endpoint.
+    """
+    comments: list[tuple[Match, ...]] = [
+        (Comment(f"{service_port_text} -> {endpoint.text}"),) if with_comments else () for endpoint, _ in endpoints
+    ]
+    if affinity:
+        family, timeout_s = affinity
+        for comment, (_, chain) in zip(comments, endpoints, strict=True):
+            recent = affinity_match(chain, "rcheck", family, timeout_s=timeout_s)
+            yield Rule(matches=(*comment, recent), target=Jump(chain))
+    remaining = len(endpoints)
+    for comment, (_, chain) in zip(comments, endpoints, strict=True):
+        yield Rule(matches=(*comment, one_in(remaining)) if remaining > 1 else comment, target=Jump(chain))
+        remaining -= 1

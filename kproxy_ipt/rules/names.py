@@ -1,0 +1,60 @@
+"""
+Chain names: what a name says about the service port behind it, and which names are ours.
+
+The suffix of a service chain is a hash, so names have a fixed length whatever the names of the objects are, and the
+same on every node. The names are those of kube-proxy, so that either finds and removes the other's chains.
+
+Source: kube-proxy v1.36, iptables mode; the kernel allows 28 characters (XT_EXTENSION_MAXNAMELEN).
+"""
+
+import base64
+import hashlib
+import re
+
+KUBE_SERVICES = "KUBE-SERVICES"
+KUBE_NODEPORTS = "KUBE-NODEPORTS"
+KUBE_POSTROUTING = "KUBE-POSTROUTING"
+KUBE_MARK_MASQ = "KUBE-MARK-MASQ"
+KUBE_EXTERNAL_SERVICES = "KUBE-EXTERNAL-SERVICES"
+KUBE_FORWARD = "KUBE-FORWARD"
+KUBE_PROXY_FIREWALL = "KUBE-PROXY-FIREWALL"
+KUBE_FIREWALL = "KUBE-FIREWALL"
+KUBE_PROXY_CANARY = "KUBE-PROXY-CANARY"
+
+FIXED_CHAINS = {
+    "filter": (KUBE_SERVICES, KUBE_NODEPORTS, KUBE_EXTERNAL_SERVICES, KUBE_FORWARD, KUBE_PROXY_FIREWALL),
+    "nat": (KUBE_SERVICES, KUBE_NODEPORTS, KUBE_POSTROUTING, KUBE_MARK_MASQ),
+    "mangle": (),
+}
+"""Chains that know no service, by table, without KUBE-FIREWALL, which the kubelet owns as well."""
+
+_SERVICE_CHAIN = re.compile(r"KUBE-(?:SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}")
+
+
+def _suffix(text: str) -> str:
+    """16 characters of base32 are 10 bytes of the digest."""
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()[:10]).decode("ascii")
+
+
+def service_suffix(service_port_text: str, protocol: str) -> str:
+    """The suffix that the SVC, SVL, EXT and FW chains of one service port share."""
+    return _suffix(service_port_text + protocol)
+
+
+def endpoint_chain_name(service_port_text: str, protocol: str, endpoint_text: str) -> str:
+    """The `KUBE-SEP-` chain of one endpoint behind one service port; a pod behind two services has two."""
+    return "KUBE-SEP-" + _suffix(service_port_text + protocol + endpoint_text)
+
+
+def is_service_chain(table: str, chain: str) -> bool:
+    """
+    Whether a chain belongs to a service port.
+
+    Only exact names count: a chain `KUBE-SVC-MYOWN` is somebody else's, though kube-proxy would remove it.
+    """
+    return table == "nat" and _SERVICE_CHAIN.fullmatch(chain) is not None
+
+
+def is_own_chain(table: str, chain: str) -> bool:
+    """Whether a chain is ours alone: a fixed one or one of a service port; KUBE-FIREWALL is shared and not ours."""
+    return chain in FIXED_CHAINS.get(table, ()) or is_service_chain(table, chain)
