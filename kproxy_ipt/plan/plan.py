@@ -1,0 +1,231 @@
+"""
+Desired x actual -> Plan: which chains to write and to delete, as transactions in the right order.
+
+Whole chains, only changed chains: a chain whose text in the kernel is the wanted one is left alone, so a plan for a
+node in good order is empty. Foreign chains and rules are never touched; the jumps into our chains are inserted where
+they are missing.
+
+Order, so that at no moment a live chain leads into a missing or half-filled one, and no packet of a service slips
+through between the tables:
+
+1. new chains, which nothing leads to yet, each after those that it jumps to;
+2. changed chains of service ports, all of one service port at once;
+3. filter: rules that refuse or drop are added (old ones stay);
+4. nat: dispatch and the other fixed chains switch over, missing jumps are inserted;
+5. filter: rules that no longer refuse or drop go;
+6. chains that nothing leads to any more are deleted.
+
+`stages.py` decides how many steps share a transaction; where all of nat fits one, step 3 comes first.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from kproxy_ipt.plan.actual import has_base_jump, same_chain
+from kproxy_ipt.plan.stages import Step, fits_one_transaction, pack
+from kproxy_ipt.plan.stale import deletion_order, kept_for_others
+from kproxy_ipt.rules.build import Desired
+from kproxy_ipt.rules.names import (
+    KUBE_EXTERNAL_SERVICES,
+    KUBE_NODEPORTS,
+    KUBE_PROXY_CANARY,
+    KUBE_PROXY_FIREWALL,
+    KUBE_SERVICES,
+    is_service_chain,
+)
+from kproxy_ipt.ruleset.edits import (
+    AppendRule,
+    DeleteChain,
+    DeleteRule,
+    Edit,
+    EnsureChain,
+    InsertRule,
+    RestoreInput,
+    Transaction,
+    WriteChain,
+)
+from kproxy_ipt.ruleset.render import render_chain
+from kproxy_ipt.ruleset.scan import SavedTables
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What has to be done, in order.
+
+    Attributes:
+        transactions: Applied one after the other; a failure leaves those before it in force, which is safe.
+        notes: What a person should know: chains that stay because somebody else jumps to them.
+        void_tables: Tables that are ours and will be empty afterwards (clean-up on nf_tables only).
+    """
+
+    transactions: tuple[Transaction, ...] = ()
+    notes: tuple[str, ...] = ()
+    void_tables: tuple[str, ...] = ()
+
+    @property
+    def restore_input(self) -> RestoreInput:
+        """The transactions as one input."""
+        return RestoreInput(self.transactions)
+
+    def _edits(self) -> Iterator[tuple[str, Edit]]:
+        return ((transaction.table, edit) for transaction in self.transactions for edit in transaction.edits)
+
+    @property
+    def chains_written(self) -> int:
+        """Number of chains that are created or rewritten."""
+        return len({(table, edit.name) for table, edit in self._edits() if isinstance(edit, WriteChain | EnsureChain)})
+
+    @property
+    def chains_deleted(self) -> int:
+        """Number of chains that are deleted."""
+        return sum(isinstance(edit, DeleteChain) for _, edit in self._edits())
+
+    @property
+    def rules_written(self) -> int:
+        """Number of rules that are written or inserted."""
+        return sum(
+            len(edit.rules) if isinstance(edit, WriteChain) else isinstance(edit, InsertRule | AppendRule)
+            for _, edit in self._edits()
+        )
+
+    @property
+    def rules_deleted(self) -> int:
+        """Number of rules that are taken out of foreign or built-in chains."""
+        return sum(isinstance(edit, DeleteRule) for _, edit in self._edits())
+
+
+class _Changes(msgspec.Struct, frozen=True):
+    """Chains of one table that differ from the kernel's, with their wanted lines, in the order of the desired rules."""
+
+    new: Mapping[str, tuple[str, ...]]
+    changed: Mapping[str, tuple[str, ...]]
+
+
+def plan_sync(desired: Desired, actual: SavedTables, *, staged: bool) -> Plan:
+    """
+    The way from *actual* to *desired*.
+
+    Args:
+        desired: Of one family.
+        actual: What the kernel has in the tables filter and nat of that family.
+        staged: Whether large changes are split into several transactions (right for nf_tables), or one transaction a
+            table holds everything (right for the legacy backend, which copies the whole table each time).
+    """
+    nat, filters = (_changes(desired, actual, table) for table in ("nat", "filter"))
+    stale = _stale_chains(desired, actual)
+    kept = kept_for_others(actual, "nat", stale)
+    before, after = _filter_steps(desired, actual, filters, nat_changes=bool(nat.new or nat.changed))
+    prepare = [*_new_nat_chains(nat), *_changed_service_chains(desired, nat)]
+    switch = _switch(nat, desired, actual)
+    delete = [Step("nat", (DeleteChain(name),)) for name in deletion_order(stale) if name not in kept]
+    if staged and not fits_one_transaction([*prepare, *switch, *delete]):
+        steps = [*prepare, *before, *switch, *after, *delete]
+    else:
+        steps = [*before, *prepare, *switch, *delete, *after]
+    marks = list(_new_table_marks(actual)) if staged else []
+    return Plan(transactions=pack([*marks, *steps], staged=staged), notes=_kept_notes(kept))
+
+
+def _kept_notes(kept: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(
+        f"chain {name} of table nat is no longer needed but stays: chain {referrer} jumps to it"
+        for name, referrer in kept.items()
+    )
+
+
+def _changes(desired: Desired, actual: SavedTables, table: str) -> _Changes:
+    new: dict[str, tuple[str, ...]] = {}
+    changed: dict[str, tuple[str, ...]] = {}
+    for name, chain in desired.ruleset.tables[table].chains.items():
+        lines = render_chain(chain)
+        saved = actual.chain(table, name)
+        if saved is None:
+            new[name] = lines
+        elif saved.lines != lines and not same_chain(chain, saved):
+            changed[name] = lines
+    return _Changes(new, changed)
+
+
+def _stale_chains(desired: Desired, actual: SavedTables) -> list[str]:
+    wanted = desired.ruleset.tables["nat"].chains
+    return [name for name in actual.tables.get("nat", {}) if is_service_chain("nat", name) and name not in wanted]
+
+
+def _new_table_marks(actual: SavedTables) -> Iterator[Step]:
+    """
+    Mark the tables that come into being with us, so that a clean-up knows that it may remove them.
+
+    The empty chain KUBE-PROXY-CANARY is the mark: kube-proxy has it too, so either removes the other's. The tables of
+    the legacy backend cannot be removed, so they need none.
+    """
+    for table in ("filter", "nat"):
+        if table not in actual.tables:
+            yield Step(table, (EnsureChain(KUBE_PROXY_CANARY),))
+
+
+def _is_dispatch(name: str) -> bool:
+    return name in (KUBE_SERVICES, KUBE_NODEPORTS)
+
+
+def _new_nat_chains(nat: _Changes) -> Iterator[Step]:
+    """Fixed chains first, since chains of service ports jump to them; dispatch waits until all are there."""
+    for wanted in (False, True):
+        for name, lines in nat.new.items():
+            if is_service_chain("nat", name) is wanted and not _is_dispatch(name):
+                yield Step("nat", (WriteChain(name, lines),))
+
+
+def _changed_service_chains(desired: Desired, nat: _Changes) -> Iterator[Step]:
+    by_owner: dict[str, list[Edit]] = {}
+    for name, lines in nat.changed.items():
+        if is_service_chain("nat", name):
+            by_owner.setdefault(desired.owners[name], []).append(WriteChain(name, lines))
+    return (Step("nat", tuple(edits)) for edits in by_owner.values())
+
+
+def _switch(nat: _Changes, desired: Desired, actual: SavedTables) -> list[Step]:
+    """The one step that puts new rules in force: dispatch, changed fixed chains, jumps."""
+    edits: list[Edit] = [WriteChain(name, lines) for name, lines in nat.new.items() if _is_dispatch(name)]
+    edits.extend(WriteChain(name, lines) for name, lines in nat.changed.items() if not is_service_chain("nat", name))
+    edits.extend(_missing_jumps(desired, actual, "nat"))
+    return [Step("nat", tuple(edits))] if edits else []
+
+
+def _missing_jumps(desired: Desired, actual: SavedTables, table: str) -> Iterator[Edit]:
+    for jump in desired.base_jumps:
+        if jump.table == table and not has_base_jump(jump, actual):
+            yield InsertRule(jump.chain, jump.rule)
+
+
+def _filter_steps(
+    desired: Desired, actual: SavedTables, filters: _Changes, *, nat_changes: bool
+) -> tuple[list[Step], list[Step]]:
+    """
+    What happens in the table filter before and after nat switches over.
+
+    While nat changes, a service that gets its first endpoint is refused until its address is translated, and one that
+    loses its last is refused before it stops being translated. So between both, old and new rules stand together.
+    """
+    before: list[Edit] = [
+        EnsureChain(name)
+        for table, name in desired.shared_chains
+        if table == "filter" and actual.chain(table, name) is None
+    ]
+    before.extend(WriteChain(name, lines) for name, lines in filters.new.items())
+    after: list[Edit] = []
+    for name, lines in filters.changed.items():
+        saved = actual.chain("filter", name)
+        leaving = tuple(line for line in saved.lines if line not in set(lines)) if saved and nat_changes else ()
+        if not leaving or not _holds_verdicts(name):
+            before.append(WriteChain(name, lines))
+            continue
+        after.append(WriteChain(name, lines))
+        if saved and any(line not in set(saved.lines) for line in lines):
+            before.append(WriteChain(name, (*lines, *leaving)))
+    before.extend(_missing_jumps(desired, actual, "filter"))
+    return ([Step("filter", tuple(before))] if before else []), ([Step("filter", tuple(after))] if after else [])
+
+
+def _holds_verdicts(name: str) -> bool:
+    return name in (KUBE_SERVICES, KUBE_EXTERNAL_SERVICES, KUBE_PROXY_FIREWALL)

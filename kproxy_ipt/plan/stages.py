@@ -1,0 +1,62 @@
+"""
+Steps -> transactions: what goes into the kernel together.
+
+On nf_tables the time of one transaction grows with (rules x chains) in it, so a large change is cut into transactions
+of bounded size; a step is never cut, and the order of steps is kept, which makes every moment in between a good one.
+On the legacy backend every transaction copies the whole table, so there is one for each table.
+
+Measured on iptables 1.8.9, Linux 6.18: 5,000 services of 5 endpoints took 97 s and more in one nf_tables transaction,
+1.1 s in transactions of 100 services.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from kproxy_ipt.ruleset.edits import Edit, Transaction, WriteChain
+
+MAX_LINES = 2500
+"""Chain lines and rules in one staged transaction: some 100 services of 5 endpoints."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Edits of one table that must take effect at the same moment."""
+
+    table: str
+    edits: tuple[Edit, ...]
+
+    @property
+    def lines(self) -> int:
+        """Lines of the restore input that the step makes."""
+        return sum(1 + len(edit.rules) if isinstance(edit, WriteChain) else 1 for edit in self.edits)
+
+
+def fits_one_transaction(steps: Iterable[Step]) -> bool:
+    """Whether *steps*, all of one table, are small enough to go into the kernel together on nf_tables."""
+    return sum(step.lines for step in steps) <= MAX_LINES
+
+
+def pack(steps: Iterable[Step], *, staged: bool) -> tuple[Transaction, ...]:
+    """
+    Put steps into transactions.
+
+    Args:
+        steps: In the order in which they have to take effect.
+        staged: Whether size is bounded; if not, only a change of table begins a new transaction.
+    """
+    return tuple(_packed(steps, MAX_LINES if staged else None))
+
+
+def _packed(steps: Iterable[Step], limit: int | None) -> Iterator[Transaction]:
+    table, lines = "", 0
+    edits: list[Edit] = []
+    for step in steps:
+        full = limit is not None and lines + step.lines > limit
+        if edits and (step.table != table or full):
+            yield Transaction(table, tuple(edits))
+            edits, lines = [], 0
+        table = step.table
+        edits.extend(step.edits)
+        lines += step.lines
+    if edits:
+        yield Transaction(table, tuple(edits))
