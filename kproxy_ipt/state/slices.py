@@ -11,7 +11,13 @@ Source: discovery.k8s.io/v1 EndpointSlice.
 from collections.abc import Iterable, Mapping
 
 from kproxy_ipt.addresses import Family, canonical_address, family_of
-from kproxy_ipt.objects.model import SERVICE_NAME_LABEL, EndpointConditions, EndpointSlice, SliceEndpoint
+from kproxy_ipt.objects.model import (
+    HEADLESS_LABEL,
+    SERVICE_NAME_LABEL,
+    EndpointConditions,
+    EndpointSlice,
+    SliceEndpoint,
+)
 from kproxy_ipt.state.model import Endpoint
 
 ServicePortKey = tuple[str, str, str, str]
@@ -27,7 +33,7 @@ def endpoints_by_port(
     Merge *slices* into the endpoints of each service port that they name.
 
     Args:
-        slices: Of any Services and families, sorted by namespace and name.
+        slices: Of any Services and families, sorted by namespace and name; those of headless Services are skipped.
         family: The others are skipped, FQDN too.
         node_name: Lower case; "" means that no endpoint is local.
 
@@ -44,15 +50,16 @@ def endpoints_by_port(
 def _merge_slice(
     merged: dict[ServicePortKey, dict[str, Endpoint]], endpoint_slice: EndpointSlice, family: Family, node_name: str
 ) -> None:
-    service_name = (endpoint_slice.metadata.labels or {}).get(SERVICE_NAME_LABEL)
-    if endpoint_slice.address_type != family.api_name or not service_name or not endpoint_slice.endpoints:
+    labels = endpoint_slice.metadata.labels or {}
+    service_name = labels.get(SERVICE_NAME_LABEL)
+    if endpoint_slice.address_type != family.api_name or not service_name or HEADLESS_LABEL in labels:
         return
     namespace = endpoint_slice.metadata.namespace or ""
     for port in endpoint_slice.ports or ():
         if port.name is None or not port.port:
             continue
         key = (namespace, service_name, port.name, (port.protocol or "TCP").lower())
-        for entry in endpoint_slice.endpoints:
+        for entry in endpoint_slice.endpoints or ():
             endpoint = _endpoint(entry, port.port, family, node_name)
             if endpoint is not None:
                 _merge_endpoint(merged.setdefault(key, {}), endpoint)
