@@ -1,0 +1,76 @@
+"""
+What is odd about a valid configuration: one line each, never a reason to stop.
+
+Decided against: refusing what kube-proxy accepts. A ConfigMap that runs a cluster today has to start us too.
+"""
+
+from collections.abc import Iterator
+
+from kproxy_ipt.addresses import canonical_prefix, is_zero_prefix
+from kproxy_ipt.config.document import Document, active_sync_periods
+from kproxy_ipt.config.duration import Duration
+from kproxy_ipt.config.feature_gates import GATE_DEFAULTS
+
+MAX_INTERFACE_NAME = 15
+_SECOND = Duration(1_000_000_000)
+
+
+def notes_about(document: Document) -> tuple[str, ...]:
+    """Everything worth knowing about a valid *document* that needs no facts of the node."""
+    return (
+        *_mode(document),
+        *_feature_gates(document),
+        *_cluster_cidr(document),
+        *_interfaces(document),
+        *_periods(document),
+    )
+
+
+def _mode(document: Document) -> Iterator[str]:
+    if document.mode in {"ipvs", "nftables"}:
+        yield (
+            f"mode {document.mode} is asked for, but IPTABLES RULES ARE WRITTEN: this program knows no other mode; "
+            f"set mode: iptables, or remove what {document.mode} mode of kube-proxy left on the node"
+        )
+        if document.mode == "nftables" and not document.node_port_addresses:
+            yield "nodePortAddresses is unset, which means primary in nftables mode: taken as primary"
+
+
+def _feature_gates(document: Document) -> Iterator[str]:
+    for gate in sorted(document.feature_gates):
+        if gate not in GATE_DEFAULTS:
+            yield f"feature gate {gate} is unknown or has no effect here"
+
+
+def _cluster_cidr(document: Document) -> Iterator[str]:
+    entries = document.cluster_cidr.split(",") if document.cluster_cidr else []
+    prefixes = [canonical_prefix(entry) for entry in entries]
+    if document.detect_local_mode not in {"", "ClusterCIDR"}:
+        if None in prefixes or len(prefixes) > 2:
+            yield f"clusterCIDR is no CIDR or pair of CIDRs; {document.detect_local_mode} mode does not use it: ignored"
+        return
+    for prefix in prefixes:
+        if prefix and is_zero_prefix(prefix):
+            yield (
+                f"clusterCIDR {prefix} counts every client as local: "
+                "no traffic from outside the cluster would ever be masqueraded"
+            )
+
+
+def _interfaces(document: Document) -> Iterator[str]:
+    section = document.detect_local
+    if document.detect_local_mode == "BridgeInterface" and len(section.bridge_interface) > MAX_INTERFACE_NAME:
+        yield _too_long("detectLocal.bridgeInterface", MAX_INTERFACE_NAME)
+    # The rule holds the prefix and a plus sign.
+    if document.detect_local_mode == "InterfaceNamePrefix" and len(section.interface_name_prefix) >= MAX_INTERFACE_NAME:
+        yield _too_long("detectLocal.interfaceNamePrefix", MAX_INTERFACE_NAME - 1)
+
+
+def _too_long(path: str, most: int) -> str:
+    return f"{path} has more than {most} characters: iptables will refuse every rule that names it"
+
+
+def _periods(document: Document) -> Iterator[str]:
+    periods = active_sync_periods(document)
+    if periods.sync_period < _SECOND:
+        yield f"syncPeriod {periods.sync_period} is very short: retries and checks will keep the machine busy"
