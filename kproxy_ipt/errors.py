@@ -14,7 +14,8 @@ What can go wrong, as a tree split by who must act.
         ├── MissingFeatureError     the program or the kernel lacks a match, a target or a table
         ├── NamespaceError          the network namespace cannot be entered
         ├── LockTimeoutError        another program holds the xtables lock
-        └── RestoreError            the kernel refused a restore input: line, rule, chain, owner
+        ├── RestoreError            the kernel refused a restore input: line, rule, chain, owner
+        └── RestoreFeatureError     both of RestoreError and MissingFeatureError: a rule needs what the machine lacks
 
 `Finding` is not an exception: it reports what is odd about one field of one object, and what happens because of it.
 """
@@ -142,3 +143,7 @@ class RestoreError(KernelError):
         self.chain = chain
         self.owner = owner
         self.committed = committed
+
+
+class RestoreFeatureError(RestoreError, MissingFeatureError):
+    """A restore input was refused since one of its rules needs a match, target or object that the machine lacks."""

@@ -1,0 +1,110 @@
+"""Running programs: what comes back, what becomes of input, output, time limits and children."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from kproxy_ipt.errors import KernelError, MissingPrivilegeError, MissingProgramError
+from kproxy_ipt.kernel.command import SubprocessRunner, program_environment
+
+_MEBIBYTE = 1 << 20
+
+
+@pytest.fixture
+def runner() -> SubprocessRunner:
+    """The real runner."""
+    return SubprocessRunner()
+
+
+def test_exit_status_and_both_outputs_come_back(runner: SubprocessRunner) -> None:
+    """A failing program is an answer, not an exception."""
+    completed = runner.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+
+    assert (completed.exit_status, completed.stdout, completed.stderr) == (3, "out\n", "err\n")
+    assert completed.arguments[0] == "sh"
+
+
+def test_signal_is_a_negative_exit_status(runner: SubprocessRunner) -> None:
+    """A program that is killed tells by which signal."""
+    assert runner.run(["sh", "-c", "kill -9 $$"]).exit_status == -signal.SIGKILL
+
+
+def test_large_input_and_output_do_not_block_each_other(runner: SubprocessRunner) -> None:
+    """Four mebibytes go through `cat` at once, far more than a pipe holds."""
+    text = "x" * (4 * _MEBIBYTE)
+
+    assert runner.run(["cat"], stdin=text, timeout_s=30).stdout == text
+
+
+def test_input_that_is_not_read_is_no_error(runner: SubprocessRunner) -> None:
+    """A program that ends without reading its input still gives its answer."""
+    assert runner.run(["sh", "-c", "exec 0<&-; exit 5"], stdin="y" * _MEBIBYTE, timeout_s=30).exit_status == 5
+
+
+def test_octets_that_are_no_utf8_survive(runner: SubprocessRunner) -> None:
+    """Foreign comments may hold any octets; written back they are the same."""
+    printed = runner.run(["printf", r"a\377b\303\244"]).stdout
+
+    assert printed == "a\udcffbä"
+    assert runner.run(["cat"], stdin=printed).stdout == printed
+
+
+def test_missing_program_is_named(runner: SubprocessRunner) -> None:
+    """The error names the program that is not installed, for both ways to start it."""
+    with pytest.raises(MissingProgramError, match="iptables-of-nobody"):
+        runner.run(["iptables-of-nobody", "-V"])
+    with pytest.raises(MissingProgramError, match="iptables-of-nobody"):
+        runner.start(["iptables-of-nobody", "-V"])
+
+
+def test_program_that_may_not_be_started_is_a_missing_privilege(runner: SubprocessRunner, tmp_path: Path) -> None:
+    """A file without the execute bit cannot be started."""
+    (tmp_path / "program").write_text("#!/bin/sh\n")
+
+    with pytest.raises(MissingPrivilegeError, match="may not be started"):
+        runner.run([str(tmp_path / "program")])
+
+
+def test_time_limit_kills_the_program_and_its_children(runner: SubprocessRunner) -> None:
+    """A child that would outlive its parent and keep the output open is killed too; the error tells the limit."""
+    started = time.monotonic()
+    with pytest.raises(KernelError, match=r"no end after 0\.3 s"):
+        runner.run(["sh", "-c", "sleep 60 & wait"], timeout_s=0.3)
+
+    assert time.monotonic() - started < 20
+
+
+def test_started_program_runs_while_we_do_something_else(runner: SubprocessRunner, tmp_path: Path) -> None:
+    """The program fills its output before anybody waits for it."""
+    done = tmp_path / "done"
+    os.mkfifo(done)
+    running = runner.start(["sh", "-c", f"head -c {4 * _MEBIBYTE} /dev/zero | tr '\\0' x; echo end > {done}"])
+
+    assert done.read_text() == "end\n"
+    assert len(running.wait().stdout) == 4 * _MEBIBYTE
+    assert running.wait() is running.wait()
+
+
+def test_time_limit_of_a_started_program_is_told_when_waiting(runner: SubprocessRunner) -> None:
+    """The error comes from `wait`, each time."""
+    running = runner.start(["sleep", "60"], timeout_s=0.2)
+
+    for _ in range(2):
+        with pytest.raises(KernelError, match=r"sleep 60: no end after 0\.2 s"):
+            running.wait()
+
+
+def test_messages_are_untranslated_and_system_folders_are_on_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What iptables prints is read by us, so its language is fixed; a short PATH does not hide it."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("PATH", "/usr/bin")
+
+    environment = program_environment()
+
+    assert environment["LC_ALL"] == "C"
+    assert environment["PATH"] == "/usr/bin:/usr/sbin:/sbin"
