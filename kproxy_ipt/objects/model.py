@@ -2,7 +2,8 @@
 The objects of the API, shaped as on the wire, with only the fields that decide about rules or explain them.
 
 Absent, `null` and empty are the same to us, so every list field may be None; readers write `field or ()`.
-All values are frozen. Nothing here is checked beyond its type: `check.py` does that.
+All values are frozen and hold no cycles, so the garbage collector need not know them (`gc=False`). Nothing here is
+checked beyond its type: `check.py` does that.
 
 Source: API types v1 and discovery.k8s.io/v1 of Kubernetes 1.36.
 """
@@ -19,7 +20,7 @@ HEADLESS_LABEL = "service.kubernetes.io/headless"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
-class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """`metadata` of any object."""
 
     name: str = ""
@@ -30,7 +31,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
     deletion_timestamp: str | None = None
 
 
-class ServicePortSpec(msgspec.Struct, frozen=True, rename="camel"):
+class ServicePortSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One entry of `spec.ports` of a Service; `protocol` in upper case as the API writes it."""
 
     port: int | None = None
@@ -40,19 +41,19 @@ class ServicePortSpec(msgspec.Struct, frozen=True, rename="camel"):
     target_port: int | str | None = None
 
 
-class ClientIPConfig(msgspec.Struct, frozen=True, rename="camel"):
+class ClientIPConfig(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """`spec.sessionAffinityConfig.clientIP`."""
 
     timeout_seconds: int | None = None
 
 
-class SessionAffinityConfig(msgspec.Struct, frozen=True):
+class SessionAffinityConfig(msgspec.Struct, frozen=True, gc=False):
     """`spec.sessionAffinityConfig`."""
 
     client_ip: ClientIPConfig | None = msgspec.field(name="clientIP", default=None)
 
 
-class ServiceSpec(msgspec.Struct, frozen=True, rename="camel"):
+class ServiceSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """`spec` of a Service."""
 
     type: str | None = None
@@ -71,7 +72,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, rename="camel"):
     selector: Mapping[str, str] | None = None
 
 
-class LoadBalancerIngress(msgspec.Struct, frozen=True, rename="camel"):
+class LoadBalancerIngress(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One entry of `status.loadBalancer.ingress`."""
 
     ip: str | None = None
@@ -79,19 +80,19 @@ class LoadBalancerIngress(msgspec.Struct, frozen=True, rename="camel"):
     hostname: str | None = None
 
 
-class LoadBalancerStatus(msgspec.Struct, frozen=True):
+class LoadBalancerStatus(msgspec.Struct, frozen=True, gc=False):
     """`status.loadBalancer`."""
 
     ingress: tuple[LoadBalancerIngress, ...] | None = None
 
 
-class ServiceStatus(msgspec.Struct, frozen=True, rename="camel"):
+class ServiceStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """`status` of a Service."""
 
     load_balancer: LoadBalancerStatus | None = None
 
 
-class Service(msgspec.Struct, frozen=True):
+class Service(msgspec.Struct, frozen=True, gc=False):
     """A v1 Service."""
 
     metadata: ObjectMeta
@@ -99,7 +100,7 @@ class Service(msgspec.Struct, frozen=True):
     status: ServiceStatus | None = None
 
 
-class EndpointConditions(msgspec.Struct, frozen=True):
+class EndpointConditions(msgspec.Struct, frozen=True, gc=False):
     """`conditions` of an endpoint; absent means ready, serving, not terminating."""
 
     ready: bool | None = None
@@ -107,20 +108,20 @@ class EndpointConditions(msgspec.Struct, frozen=True):
     terminating: bool | None = None
 
 
-class Hint(msgspec.Struct, frozen=True):
+class Hint(msgspec.Struct, frozen=True, gc=False):
     """One entry of `hints.forZones` or `hints.forNodes`."""
 
     name: str = ""
 
 
-class EndpointHints(msgspec.Struct, frozen=True, rename="camel"):
+class EndpointHints(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """`hints` of an endpoint."""
 
     for_zones: tuple[Hint, ...] | None = None
     for_nodes: tuple[Hint, ...] | None = None
 
 
-class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
+class SliceEndpoint(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One entry of `endpoints` of an EndpointSlice."""
 
     addresses: tuple[str, ...] | None = None
@@ -130,7 +131,7 @@ class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
     zone: str | None = None
 
 
-class SlicePort(msgspec.Struct, frozen=True, rename="camel"):
+class SlicePort(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One entry of `ports` of an EndpointSlice; name None means that the port matches no service port."""
 
     name: str | None = None
@@ -138,7 +139,7 @@ class SlicePort(msgspec.Struct, frozen=True, rename="camel"):
     port: int | None = None
 
 
-class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
+class EndpointSlice(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A discovery.k8s.io/v1 EndpointSlice."""
 
     metadata: ObjectMeta
@@ -147,14 +148,14 @@ class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
     ports: tuple[SlicePort, ...] | None = None
 
 
-class EndpointAddress(msgspec.Struct, frozen=True, rename="camel"):
+class EndpointAddress(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One address of a subset of a legacy Endpoints object."""
 
     ip: str = ""
     node_name: str | None = None
 
 
-class EndpointSubset(msgspec.Struct, frozen=True, rename="camel"):
+class EndpointSubset(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One entry of `subsets` of a legacy Endpoints object."""
 
     addresses: tuple[EndpointAddress, ...] | None = None
@@ -162,34 +163,34 @@ class EndpointSubset(msgspec.Struct, frozen=True, rename="camel"):
     ports: tuple[SlicePort, ...] | None = None
 
 
-class Endpoints(msgspec.Struct, frozen=True):
+class Endpoints(msgspec.Struct, frozen=True, gc=False):
     """A legacy v1 Endpoints object; `mirror.py` turns it into slices."""
 
     metadata: ObjectMeta
     subsets: tuple[EndpointSubset, ...] | None = None
 
 
-class NodeSpec(msgspec.Struct, frozen=True, rename="camel"):
+class NodeSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """`spec` of a Node."""
 
     pod_cidr: str | None = msgspec.field(name="podCIDR", default=None)
     pod_cidrs: tuple[str, ...] | None = msgspec.field(name="podCIDRs", default=None)
 
 
-class NodeAddress(msgspec.Struct, frozen=True):
+class NodeAddress(msgspec.Struct, frozen=True, gc=False):
     """One entry of `status.addresses` of a Node."""
 
     type: str = ""
     address: str = ""
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
+class NodeStatus(msgspec.Struct, frozen=True, gc=False):
     """`status` of a Node."""
 
     addresses: tuple[NodeAddress, ...] | None = None
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     """A v1 Node."""
 
     metadata: ObjectMeta

@@ -13,7 +13,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import Finding
 
 
-class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
+class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     One port of one Service, for one family.
 
@@ -61,7 +61,7 @@ class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
         return self.internal_local or (self.external_local and self.externally_accessible)
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One address and port behind a service port; `text` is `ip:port` or `[ip]:port`."""
 
     address: str
