@@ -1,0 +1,243 @@
+"""
+Options that commands share, and what they mean together.
+
+kube-proxy's own flags are generated from the table of `kproxy_ipt.config`, so that every command takes them in
+kube-proxy's spelling; those that do not decide about rules are accepted without being shown in the help.
+"""
+
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.flag_table import FLAGS, FlagKind, FlagSpec
+from kproxy_ipt.config.flags import effective_config
+from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.node import node_name
+from kproxy_ipt.daemon.machine import BackendWish, Target
+from kproxy_ipt.errors import ConfigError
+from kproxy_ipt.objects.model import Objects
+
+# A command function as click decorates it: its parameters are the options, so no type says what they are.
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SHOWN = frozenset(
+    {
+        "config",
+        "hostname-override",
+        "kubeconfig",
+        "master",
+        "cluster-cidr",
+        "detect-local-mode",
+        "nodeport-addresses",
+        "masquerade-all",
+    }
+)
+_NOT_OPTIONS = frozenset({"version", "cleanup", "init-only", "write-config-to"})
+"""Flags that are commands of their own here."""
+
+_FLAG_PREFIX = "flag_"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What the shared options of one call say.
+
+    Attributes:
+        config: The effective configuration.
+        config_notes: What is odd about it.
+        node_name: Own node name.
+        paths: From `--from`; empty means the cluster.
+        context: Of the kubeconfig.
+        master: Address of the API server, "" for the one of the kubeconfig.
+    """
+
+    config: Config
+    config_notes: tuple[str, ...]
+    node_name: str
+    paths: tuple[str, ...]
+    context: str
+    master: str
+
+    def read_objects(self) -> Objects:
+        """
+        Read all objects from where the options say.
+
+        Raises:
+            SourceError: They cannot be read.
+        """
+        if self.paths:
+            from kproxy_ipt.sources.files import read_paths
+
+            return read_paths(self.paths, stdin=sys.stdin.buffer)
+        from kproxy_ipt.sources.cluster import ClusterConnection, read_cluster
+
+        connection = self.config.client_connection
+        return read_cluster(
+            ClusterConnection(
+                kubeconfig=connection.kubeconfig,
+                context=self.context,
+                master=self.master,
+                qps=connection.qps,
+                burst=connection.burst,
+            ),
+            node_name=self.node_name,
+        )
+
+
+def source_options(command: Command) -> Command:
+    """`--from` and `--context`."""
+    for decorate in (
+        click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig."),
+        click.option(
+            "paths",
+            "--from",
+            "-f",
+            multiple=True,
+            metavar="PATH|-",
+            help="Read objects from a file, a folder or standard input (-) instead of the cluster. Repeatable.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def flag_options(command: Command) -> Command:
+    """All flags of kube-proxy that are no commands of their own here."""
+    for spec in reversed(FLAGS):
+        if spec.name not in _NOT_OPTIONS:
+            command = _flag_option(spec)(command)
+    return command
+
+
+def _flag_option(spec: FlagSpec) -> Callable[[Command], Command]:
+    names = ["-v", "--v"] if spec.name == "v" else [f"--{spec.name}"]
+    is_bool = spec.kind is FlagKind.BOOL
+    default = f" [default: {spec.default}]" if spec.default and not is_bool else ""
+    return click.option(
+        _parameter(spec.name),
+        *names,
+        multiple=True,
+        is_flag=False,
+        flag_value="true" if is_bool else None,
+        metavar="[true|false]" if is_bool else spec.kind.name,
+        hidden=spec.name not in _SHOWN,
+        help=spec.help + default,
+    )
+
+
+def _parameter(flag: str) -> str:
+    return _FLAG_PREFIX + flag.replace("-", "_")
+
+
+def target_options(command: Command) -> Command:
+    """`--netns`, `--backend`, `--family`, `--lock-wait`."""
+    for decorate in (
+        click.option(
+            "--lock-wait",
+            type=click.IntRange(1, 3600),
+            default=5,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait for the xtables lock of the legacy backend.",
+        ),
+        family_option,
+        click.option(
+            "--backend",
+            type=click.Choice(["auto", "nft", "legacy"]),
+            default="auto",
+            show_default=True,
+            help="Where rules live; auto looks at what the kernel holds.",
+        ),
+        netns_option,
+    ):
+        command = decorate(command)
+    return command
+
+
+def netns_option(command: Command) -> Command:
+    """`--netns`."""
+    return click.option(
+        "--netns", metavar="NAME|PATH", help="Network namespace, as in `ip netns`, or as a path like /proc/PID/ns/net."
+    )(command)
+
+
+def family_option(command: Command) -> Command:
+    """`--family`."""
+    return click.option(
+        "--family",
+        type=click.Choice([*(family.value for family in Family), "both"]),
+        default="both",
+        show_default=True,
+        help="IP family to work on.",
+    )(command)
+
+
+def output_option(command: Command) -> Command:
+    """`--output`."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice(["text", "json", "yaml"]),
+        default="text",
+        show_default=True,
+        help="text for people; json and yaml print one object.",
+    )(command)
+
+
+def families_of(family: str) -> tuple[Family, ...]:
+    """The families that `--family` names."""
+    return tuple(Family) if family == "both" else (Family(family),)
+
+
+def target_of(*, netns: str | None, backend: BackendWish, family: str, lock_wait: int) -> Target:
+    """The target that the options name."""
+    return Target(netns=netns, backend=backend, families=families_of(family), lock_wait_s=lock_wait)
+
+
+def request_of(paths: tuple[str, ...], context: str, options: Mapping[str, tuple[str, ...]]) -> Request:
+    """
+    The request that source options and kube-proxy's flags make.
+
+    An address of the API server that stands on the command line counts more than one in a configuration file: who types
+    it means it. (kube-proxy ignores `--kubeconfig` beside `--config`.)
+
+    Raises:
+        ConfigError: File or flags are wrong; every problem is named.
+    """
+    flags = given_flags(options)
+    effective, notes = read_config(flags)
+    kubeconfig = flags.get("kubeconfig", ("",))[-1]
+    if kubeconfig:
+        connection = msgspec.structs.replace(effective.client_connection, kubeconfig=kubeconfig)
+        effective = msgspec.structs.replace(effective, client_connection=connection)
+        notes = tuple(note for note in notes if "--kubeconfig" not in note)
+    return Request(
+        config=effective,
+        config_notes=notes,
+        node_name=node_name(effective, platform.node()),
+        paths=paths,
+        context=context,
+        master=flags.get("master", ("",))[-1],
+    )
+
+
+def given_flags(options: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Flags of kube-proxy among the parameters of a command, by name, without those that were not given."""
+    return {spec.name: options[_parameter(spec.name)] for spec in FLAGS if options.get(_parameter(spec.name))}
+
+
+def read_config(flags: Mapping[str, tuple[str, ...]]) -> tuple[Config, tuple[str, ...]]:
+    """The effective configuration of *flags* and of the file that `--config` names, and notes about it."""
+    path = flags.get("config", ("",))[-1]
+    try:
+        content = Path(path).read_bytes() if path else None
+    except OSError as error:
+        raise ConfigError((f"--config {path}: {error.strerror or error}",)) from error
+    decoded = effective_config(content, path, flags)
+    return decoded.config, decoded.notes

@@ -1,0 +1,105 @@
+"""`kproxy-ipt sync --once`."""
+
+from typing import Any
+
+import click
+
+from kproxy_ipt.daemon.report import FamilyReport, RunReport
+from kproxy_ipt.daemon.sync import sync_once
+from kproxy_ipt_cli._exit_codes import ExitCode, exit_code_of
+from kproxy_ipt_cli._failures import failing, print_error
+from kproxy_ipt_cli._options import flag_options, output_option, request_of, source_options, target_of, target_options
+from kproxy_ipt_cli._output import TEXT, print_document, print_findings, print_notes, print_table, rejected
+from kproxy_ipt_cli._reports import report_document
+
+
+@click.command(name="sync", short_help="Bring the kernel to what the objects say.")
+@click.option("--once", is_flag=True, required=True, help="Sync once and end.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written; write nothing.")
+@source_options
+@target_options
+@flag_options
+@output_option
+@failing
+def command(
+    *,
+    once: bool,  # noqa: ARG001 - the only way there is
+    dry_run: bool,
+    paths: tuple[str, ...],
+    context: str,
+    netns: str | None,
+    backend: Any,
+    family: str,
+    lock_wait: int,
+    output: str,
+    **flags: tuple[str, ...],
+) -> None:
+    """
+    Write what differs between the objects and the kernel, and nothing else.
+
+    Health check node ports are not served once this command has ended, and connections that are tracked already keep
+    their endpoint.
+
+    \b
+    Examples:
+      kproxy-ipt sync --once --from manifests/ --netns lab --hostname-override n1
+      kubectl get svc,endpointslices,nodes -A -o json | kproxy-ipt sync --once --from - --dry-run
+      kproxy-ipt sync --once --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16 --output json
+    """
+    request = request_of(paths, context, flags)
+    target = target_of(netns=netns, backend=backend, family=family, lock_wait=lock_wait)
+    report = sync_once(request.read_objects, request.config, request.node_name, target, dry_run=dry_run)
+    if output == TEXT:
+        print_notes((*request.config_notes, *report.notes))
+        print_findings(report.findings)
+        _print_text(report)
+    else:
+        print_document({"command": "sync", **report_document(report, request.config_notes)}, output)
+    _end(report)
+
+
+def _end(report: RunReport) -> None:
+    if report.error:
+        print_errors(report)
+        raise SystemExit(int(exit_code_of(report.error)))
+    if rejected(report.findings):
+        raise SystemExit(int(ExitCode.OBJECTS_REJECTED))
+
+
+def print_errors(report: RunReport) -> None:
+    """Print the error of every family that has one."""
+    for family_report in report.families.values():
+        if family_report.error:
+            print_error(family_report.error)
+
+
+def _print_text(report: RunReport) -> None:
+    click.echo(f"node {report.node}, backend {report.backend}: {report.reason}")
+    for family, reason in report.unavailable.items():
+        print_notes((f"{family.api_name} is left out: {reason}",))
+    for family_report in report.families.values():
+        print_notes(family_report.notes)
+    columns = ("family", "services", "endpoints", "rules", "transactions", "bytes", "chains +", "chains -", "seconds")
+    print_table("", columns, [_row(family, one) for family, one in report.families.items()])
+    click.echo(_outcome(report))
+
+
+def _row(family: str, report: FamilyReport) -> tuple[str, ...]:
+    numbers = (
+        report.services,
+        report.endpoints,
+        report.rules,
+        report.transactions,
+        report.bytes,
+        report.chains_written,
+        report.chains_deleted,
+    )
+    return (family, *(str(number) for number in numbers), f"{report.seconds['total']:.2f}")
+
+
+def _outcome(report: RunReport) -> str:
+    if report.error:
+        return "not everything could be written"
+    if not any(one.transactions for one in report.families.values()):
+        return "nothing to do: the kernel has these rules already"
+    return "this would be written" if report.dry_run else "written"

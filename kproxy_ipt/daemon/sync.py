@@ -1,0 +1,191 @@
+"""
+One sync: objects and kernel in, restore inputs out, a report of what was done.
+
+While the listing programs run, objects are read and rules are built: the two take about the same time. One family that
+fails does not keep the other from being written.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Config
+from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_after, tune_before
+from kproxy_ipt.daemon.node import node_notes, own_node
+from kproxy_ipt.daemon.report import FamilyReport, RunReport
+from kproxy_ipt.errors import KproxyError
+from kproxy_ipt.kernel.iptables import PendingSave
+from kproxy_ipt.kernel.netns import inside
+from kproxy_ipt.objects.model import Objects
+from kproxy_ipt.plan.plan import Plan, plan_sync
+from kproxy_ipt.rules.build import Desired, build_ruleset
+from kproxy_ipt.rules.names import KUBE_FIREWALL
+from kproxy_ipt.ruleset.render import render_input
+from kproxy_ipt.ruleset.scan import scan_save
+from kproxy_ipt.state.model import MachineFacts, NodeFacts
+from kproxy_ipt.state.snapshot import take_snapshot
+
+Clock = Callable[[], float]
+
+
+class Stopwatch:
+    """Seconds by phase."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._start = clock()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block to *name*."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._clock() - start
+
+    def total(self) -> dict[str, float]:
+        """All phases and the `total` since the start."""
+        return {**self.seconds, "total": self._clock() - self._start}
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """Everything that is known before rules are built: the machine, its running listings, objects and facts."""
+
+    machine: Machine
+    saves: Mapping[Family, PendingSave]
+    objects: Objects
+    node: NodeFacts
+    facts: MachineFacts
+    notes: tuple[str, ...]
+
+
+def sync_once(
+    read_objects: Callable[[], Objects], config: Config, node_name: str, target: Target, *, dry_run: bool = False
+) -> RunReport:
+    """
+    Bring the kernel to what the objects say, once.
+
+    Args:
+        read_objects: Called in the namespace of the process.
+        config: The effective configuration.
+        node_name: Own node name.
+        target: Where to write.
+        dry_run: Plan everything, write nothing.
+
+    Returns:
+        A report; a family that failed has its error there.
+
+    Raises:
+        SourceError: Objects cannot be read; nothing was written.
+        ConfigError: The configuration does not fit the node; nothing was written.
+        KernelError: The machine cannot be used at all; nothing was written.
+    """
+    watch = Stopwatch()
+    prepared = prepare(read_objects, config, node_name, target, watch, write=not dry_run)
+    with inside(target.netns):
+        reports = {family: _sync_family(family, prepared, config, dry_run=dry_run) for family in prepared.saves}
+    choice = prepared.machine.choice
+    return RunReport(
+        backend=choice.backend,
+        reason=choice.reason,
+        node=node_name,
+        families=reports,
+        unavailable=choice.unavailable,
+        findings=prepared.objects.findings,
+        notes=prepared.notes,
+        seconds=watch.total(),
+        dry_run=dry_run,
+    )
+
+
+def prepare(
+    read_objects: Callable[[], Objects],
+    config: Config,
+    node_name: str,
+    target: Target,
+    watch: Stopwatch,
+    *,
+    write: bool,
+) -> Prepared:
+    """
+    Gather everything that rules are built from, while the kernel's tables are being listed.
+
+    Args:
+        read_objects: Called in the namespace of the process.
+        config: The effective configuration.
+        node_name: Own node name.
+        target: The machine.
+        watch: Gets the phases `machine` and `read`.
+        write: Whether settings and accounting objects that rules need may be made.
+
+    Raises:
+        SourceError: Objects cannot be read.
+        ConfigError: The configuration does not fit the node.
+        KernelError: The machine cannot be used at all.
+    """
+    with watch.phase("machine"), inside(target.netns):
+        machine = open_machine(target)
+        saves = {family: iptables.start_save() for family, iptables in machine.iptables.items()}
+    with watch.phase("read"):
+        objects = read_objects()
+    node = own_node(objects, config, node_name)
+    with watch.phase("machine"), inside(target.netns):
+        untuned = tune_before(config) if write else ()
+        facts = machine_facts(machine, ensure=write)
+    notes = (*node_notes(objects, config, node, frozenset(saves)), *untuned)
+    return Prepared(machine, saves, objects, node, facts, notes)
+
+
+def build_family(family: Family, prepared: Prepared, config: Config) -> Desired:
+    """The rules that *family* should have."""
+    return build_ruleset(take_snapshot(prepared.objects, family, prepared.node), config, prepared.facts)
+
+
+def _sync_family(family: Family, prepared: Prepared, config: Config, *, dry_run: bool) -> FamilyReport:
+    watch = Stopwatch()
+    with watch.phase("build"):
+        desired = build_family(family, prepared, config)
+    try:
+        with watch.phase("list"):
+            save = prepared.saves[family].text()
+        with watch.phase("plan"):
+            actual = scan_save(save)
+            plan = plan_sync(desired, actual, staged=prepared.machine.is_staged)
+            text = render_input(plan.restore_input)
+        notes: list[str] = [*plan.notes]
+        if plan.transactions and not dry_run:
+            with watch.phase("restore"):
+                iptables = prepared.machine.iptables[family]
+                iptables.restore(text, owner_of=lambda chain: desired.owners.get(chain, ""))
+        if not dry_run:
+            has_guard = desired.ruleset.chain("filter", KUBE_FIREWALL) is not None
+            notes.extend(tune_after(localhost_node_ports=has_guard))
+    except KproxyError as error:
+        return FamilyReport(error=error, seconds=watch.total())
+    return _report(desired, plan, text, notes=tuple(notes), seconds=watch.total())
+
+
+def _report(
+    desired: Desired, plan: Plan, text: str, *, notes: tuple[str, ...], seconds: dict[str, float]
+) -> FamilyReport:
+    tables = desired.ruleset.tables.values()
+    return FamilyReport(
+        transactions=len(plan.transactions),
+        bytes=len(text.encode(errors="surrogateescape")),
+        chains_written=plan.chains_written,
+        chains_deleted=plan.chains_deleted,
+        rules_written=plan.rules_written,
+        rules_deleted=plan.rules_deleted,
+        chains=sum(len(table.chains) for table in tables),
+        rules=sum(len(chain.rules) for table in tables for chain in table.chains.values()),
+        services=desired.service_count,
+        service_ports=desired.service_port_count,
+        endpoints=desired.endpoint_count,
+        seconds=seconds,
+        notes=notes,
+    )
