@@ -5,7 +5,7 @@ Each round: an empty network namespace gets the rules by bare runs of the restor
 another one by the whole command, from a JSON file; then the command runs again with nothing to do. Rounds are pairs
 measured one after the other, so the ratio stands although machines are noisy.
 
-Usage: python bench/first_sync.py [--services 5000] [--rounds 3] [--backend nft|legacy]
+Usage: python bench/bench_first_sync.py [--services 5000] [--rounds 3] [--backend nft|legacy]
 """
 
 import argparse

@@ -67,11 +67,11 @@ def expand_node_port_addresses(config: Config, node: NodeIPs) -> tuple[str, ...]
     return tuple(prefix for prefix in prefixes if not is_loopback(prefix.partition("/")[0]))
 
 
-def startup_notes(
+def family_notes(
     config: Config, node: NodeIPs, pod_cidrs: Sequence[str], families: frozenset[Family]
 ) -> tuple[str, ...]:
     """
-    Judge a Config against the node.
+    Judge the ranges of local traffic against the families of the node.
 
     Args:
         config: As decoded, `primary` not expanded.
@@ -86,15 +86,33 @@ def startup_notes(
         ConfigError: All ranges that detect local traffic are of the other family, and that leaves nothing to detect it
             by: `clusterCIDR` on a single-stack machine, `podCIDRs` always.
     """
-    pods = tuple(pod_cidrs) if config.detect_local_mode is DetectLocalMode.NODE_CIDR else ()
-    problems = tuple(_fatal(config, node, pods, families))
+    problems = tuple(_fatal(config, node, _pods(config, pod_cidrs), families))
     if problems:
         raise ConfigError(problems)
+    return tuple(_range_notes(config, node, families))
+
+
+def startup_notes(
+    config: Config, node: NodeIPs, pod_cidrs: Sequence[str], families: frozenset[Family]
+) -> tuple[str, ...]:
+    """
+    Judge a Config against the node, as a daemon does when it starts.
+
+    Returns:
+        Those of `family_notes`, and what is odd about open addresses: node ports, servers.
+
+    Raises:
+        ConfigError: As `family_notes`.
+    """
     return (
-        *_node_port_notes(config, node, pods),
-        *_range_notes(config, node, families),
+        *family_notes(config, node, pod_cidrs, families),
+        *_node_port_notes(config, node, _pods(config, pod_cidrs)),
         *_server_notes(config, node, families),
     )
+
+
+def _pods(config: Config, pod_cidrs: Sequence[str]) -> tuple[str, ...]:
+    return tuple(pod_cidrs) if config.detect_local_mode is DetectLocalMode.NODE_CIDR else ()
 
 
 def _families(prefixes: Sequence[str]) -> frozenset[Family]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, DetectLocalMode
-from kproxy_ipt.config.node import node_ips, startup_notes
+from kproxy_ipt.config.node import family_notes, node_ips
 from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.selection.local import local_traffic
@@ -30,7 +30,7 @@ def own_node(objects: Objects, config: Config, name: str) -> NodeFacts:
 
 def node_notes(objects: Objects, config: Config, node: NodeFacts, families: frozenset[Family]) -> tuple[str, ...]:
     """What is odd about the node, one line each; nothing of it stops a run."""
-    notes = [*startup_notes(config, node_ips(config.bind_address, node.addresses), node.pod_cidrs, families)]
+    notes = [*family_notes(config, node_ips(config.bind_address, node.addresses), node.pod_cidrs, families)]
     notes.extend(_identity_notes(objects, node))
     notes.extend(
         f"{family.api_name}: no local traffic detector (clusterCIDR): off-cluster sources are not masqueraded for "

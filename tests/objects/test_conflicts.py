@@ -87,7 +87,7 @@ def test_address_claimed_by_two_services_goes_to_the_first(loser: Service, field
 
 
 def test_first_is_who_has_the_first_rule() -> None:
-    """Rules are sorted by namespace, then by name: a hyphen in either does not come before the end of the shorter one."""
+    """Rules are sorted by namespace, then by name: a shorter one comes before the same with a hyphen and more."""
     by_namespace = [service(namespace="a"), service(namespace="a-b")]
     by_name = [
         service("web", ports=[service_port(name="http")]),
