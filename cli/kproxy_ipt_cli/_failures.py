@@ -35,11 +35,14 @@ def fail(error: KproxyError, code: int, output: str) -> NoReturn:
 def describe(error: KproxyError) -> Mapping[str, Plain]:
     """An error as plain values."""
     fields = {name: value for name, value in vars(error).items() if name != "finding" and value not in ("", None)}
-    return {"kind": type(error).__name__, "message": str(error), **fields}
+    notes = fields.pop("__notes__", [])
+    return {"kind": type(error).__name__, "message": str(error), **fields, **({"notes": notes} if notes else {})}
 
 
-def print_error(error: KproxyError) -> None:
-    """Print an error for people; each problem of a configuration is a line of its own."""
+def print_error(error: KproxyError, context: str = "") -> None:
+    """Print an error for people, led by its *context* (a family); each problem of a configuration is a line."""
     lines = error.problems if isinstance(error, ConfigError) else (str(error),)
     for line in lines:
-        click.secho(f"error: {line}", err=True, fg="red", bold=True)
+        click.secho(f"error: {context}: {line}" if context else f"error: {line}", err=True, fg="red", bold=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(f"       {note}", err=True)

@@ -19,6 +19,7 @@ from kproxy_ipt.config.flag_table import FLAGS, FlagKind, FlagSpec
 from kproxy_ipt.config.flags import effective_config
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.config.node import node_name
+from kproxy_ipt.daemon.log import Log, open_log
 from kproxy_ipt.daemon.machine import BackendWish, Target
 from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.objects.model import Objects
@@ -225,6 +226,13 @@ def request_of(paths: tuple[str, ...], context: str, options: Mapping[str, tuple
         context=context,
         master=flags.get("master", ("",))[-1],
     )
+
+
+def log_of(config: Config) -> Log | None:
+    """The log that `-v` and `--logging-format` ask for; None for silence."""
+    if config.logging.verbosity <= 0:
+        return None
+    return open_log(verbosity=config.logging.verbosity, as_json=True if config.logging.format == "json" else None)
 
 
 def given_flags(options: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -8,8 +8,24 @@ from kproxy_ipt.daemon.report import FamilyReport, RunReport
 from kproxy_ipt.daemon.sync import sync_once
 from kproxy_ipt_cli._exit_codes import ExitCode, exit_code_of
 from kproxy_ipt_cli._failures import failing, print_error
-from kproxy_ipt_cli._options import flag_options, output_option, request_of, source_options, target_of, target_options
-from kproxy_ipt_cli._output import TEXT, print_document, print_findings, print_notes, print_table, rejected
+from kproxy_ipt_cli._options import (
+    flag_options,
+    log_of,
+    output_option,
+    request_of,
+    source_options,
+    target_of,
+    target_options,
+)
+from kproxy_ipt_cli._output import (
+    TEXT,
+    counted,
+    print_document,
+    print_findings,
+    print_notes,
+    print_table,
+    rejected,
+)
 from kproxy_ipt_cli._reports import report_document
 
 
@@ -48,29 +64,31 @@ def command(
     """
     request = request_of(paths, context, flags)
     target = target_of(netns=netns, backend=backend, family=family, lock_wait=lock_wait)
-    report = sync_once(request.read_objects, request.config, request.node_name, target, dry_run=dry_run)
+    log = log_of(request.config)
+    report = sync_once(request.read_objects, request.config, request.node_name, target, dry_run=dry_run, log=log)
+    code = _exit_code(report)
     if output == TEXT:
         print_notes((*request.config_notes, *report.notes))
         print_findings(report.findings)
         _print_text(report)
     else:
-        print_document({"command": "sync", **report_document(report, request.config_notes)}, output)
-    _end(report)
+        document = report_document(report, request.config_notes)
+        print_document({"command": "sync", "exit_code": int(code), **document}, output)
+    print_errors(report)
+    raise SystemExit(int(code))
 
 
-def _end(report: RunReport) -> None:
+def _exit_code(report: RunReport) -> ExitCode:
     if report.error:
-        print_errors(report)
-        raise SystemExit(int(exit_code_of(report.error)))
-    if rejected(report.findings):
-        raise SystemExit(int(ExitCode.OBJECTS_REJECTED))
+        return exit_code_of(report.error)
+    return ExitCode.OBJECTS_REJECTED if rejected(report.findings) else ExitCode.DONE
 
 
 def print_errors(report: RunReport) -> None:
     """Print the error of every family that has one."""
-    for family_report in report.families.values():
+    for family, family_report in report.families.items():
         if family_report.error:
-            print_error(family_report.error)
+            print_error(family_report.error, family)
 
 
 def _print_text(report: RunReport) -> None:
@@ -79,8 +97,8 @@ def _print_text(report: RunReport) -> None:
         print_notes((f"{family.api_name} is left out: {reason}",))
     for family_report in report.families.values():
         print_notes(family_report.notes)
-    columns = ("family", "services", "endpoints", "rules", "transactions", "bytes", "chains +", "chains -", "seconds")
-    print_table("", columns, [_row(family, one) for family, one in report.families.items()])
+    columns = ("family", "services", "endpoints", "rules", "chains+", "chains-", "transactions", "seconds")
+    print_table(columns, [_row(family, one) for family, one in report.families.items()])
     click.echo(_outcome(report))
 
 
@@ -89,17 +107,21 @@ def _row(family: str, report: FamilyReport) -> tuple[str, ...]:
         report.services,
         report.endpoints,
         report.rules,
-        report.transactions,
-        report.bytes,
         report.chains_written,
         report.chains_deleted,
+        report.transactions,
     )
-    return (family, *(str(number) for number in numbers), f"{report.seconds['total']:.2f}")
+    # Of a family that failed nothing is known for sure.
+    cells = ("-" if report.error else str(number) for number in numbers)
+    return (family, *cells, f"{report.seconds['total']:.2f}")
 
 
 def _outcome(report: RunReport) -> str:
+    families = report.families.values()
     if report.error:
         return "not everything could be written"
-    if not any(one.transactions for one in report.families.values()):
+    transactions, size = (sum(getattr(one, name) for one in families) for name in ("transactions", "bytes"))
+    if not transactions:
         return "nothing to do: the kernel has these rules already"
-    return "this would be written" if report.dry_run else "written"
+    amount = f"{counted(transactions, 'transaction')}, {size} bytes"
+    return f"would be written: {amount}" if report.dry_run else f"written: {amount}"

@@ -5,12 +5,14 @@ Spelling does not matter, nor order where order changes nothing for any packet. 
 at, but for the jumps that lead from built-in chains into ours.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
+from kproxy_ipt.daemon.log import SilentLog
 from kproxy_ipt.daemon.machine import Target
 from kproxy_ipt.daemon.sync import Prepared, Stopwatch, build_family, prepare
 from kproxy_ipt.errors import Finding, KproxyError
@@ -18,10 +20,14 @@ from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.plan.actual import has_base_jump
 from kproxy_ipt.rules.build import Desired
-from kproxy_ipt.rules.names import is_own_chain
+from kproxy_ipt.rules.names import KUBE_FIREWALL, is_own_chain
 from kproxy_ipt.ruleset.diff import ChainDifference, DifferenceKind, compare_chains
 from kproxy_ipt.ruleset.render import render_rule
-from kproxy_ipt.ruleset.scan import SavedTables, scan_save
+from kproxy_ipt.ruleset.scan import SavedTables, jumps_to, scan_save
+
+_SHOWN_OWNERS = 3
+_SERVICE_PORT_COMMENT = re.compile(r'--comment "?([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ "]|$)')
+"""How comments of rules begin that are for one service port."""
 
 
 class FamilyCheck(msgspec.Struct, frozen=True):
@@ -74,7 +80,7 @@ def check(read_objects: Callable[[], Objects], config: Config, node_name: str, t
         KernelError: The machine cannot be used at all.
     """
     watch = Stopwatch()
-    prepared = prepare(read_objects, config, node_name, target, watch, write=False)
+    prepared = prepare(read_objects, config, node_name, target, watch, write=False, log=SilentLog())
     with inside(target.netns):
         families = {family: _check_family(family, prepared, config) for family in prepared.saves}
     choice = prepared.machine.choice
@@ -105,17 +111,54 @@ def _check_family(family: Family, prepared: Prepared, config: Config) -> FamilyC
 
 
 def differences(desired: Desired, actual: SavedTables) -> Iterator[ChainDifference]:
-    """What of ours is missing, too much or different in *actual*, table by table, jumps from built-in chains last."""
+    """
+    What of ours is missing, too much or different in *actual*, table by table, jumps from built-in chains last.
+
+    The owner of a difference in a fixed chain is that of the rules concerned; several are joined by commas.
+    """
     for table, wanted in desired.ruleset.tables.items():
         ours = {
             name: chain
             for name, chain in actual.tables.get(table, {}).items()
             if name in wanted.chains or is_own_chain(table, name)
         }
-        yield from compare_chains(
+        for difference in compare_chains(
             wanted.chains, ours, table=table, family=desired.ruleset.family, owners=desired.owners
-        )
+        ):
+            judged = _without_foreign_guards(difference)
+            if judged:
+                yield _with_owner(judged, desired)
+    yield from _missing_jumps(desired, actual)
+
+
+def _without_foreign_guards(difference: ChainDifference) -> ChainDifference | None:
+    """KUBE-FIREWALL is the kubelet's as well: only what is missing of ours counts there."""
+    if difference.chain != KUBE_FIREWALL:
+        return difference
+    return msgspec.structs.replace(difference, extra=()) if difference.missing else None
+
+
+def _with_owner(difference: ChainDifference, desired: Desired) -> ChainDifference:
+    if difference.owner:
+        return difference
+    found = (_owner_of(line, desired) for line in (*difference.missing, *difference.extra))
+    owners = tuple(dict.fromkeys(owner for owner in found if owner))
+    shown = ", ".join(owners[:_SHOWN_OWNERS])
+    more = len(owners) - _SHOWN_OWNERS
+    return msgspec.structs.replace(difference, owner=f"{shown} and {more} more" if more > 0 else shown)
+
+
+def _owner_of(line: str, desired: Desired) -> str:
+    """The service port that a rule is for: that of the chain it leads to, else the one that its comment begins with."""
+    target = jumps_to(line)
+    comment = _SERVICE_PORT_COMMENT.search(line)
+    return (target and desired.owners.get(target)) or (comment[1] if comment else "")
+
+
+def _missing_jumps(desired: Desired, actual: SavedTables) -> Iterator[ChainDifference]:
+    missing: dict[tuple[str, str], list[str]] = {}
     for jump in desired.base_jumps:
         if not has_base_jump(jump, actual):
-            missing = (render_rule(jump.chain, jump.rule),)
-            yield ChainDifference(jump.table, jump.chain, "", DifferenceKind.CHANGED, missing, ())
+            missing.setdefault((jump.table, jump.chain), []).append(render_rule(jump.chain, jump.rule))
+    for (table, chain), lines in missing.items():
+        yield ChainDifference(table, chain, "", DifferenceKind.CHANGED, tuple(lines), ())

@@ -13,6 +13,8 @@ import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
+from kproxy_ipt.daemon.apply import apply_plan
+from kproxy_ipt.daemon.log import Log, SilentLog
 from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_after, tune_before
 from kproxy_ipt.daemon.node import node_notes, own_node
 from kproxy_ipt.daemon.report import FamilyReport, RunReport
@@ -22,13 +24,17 @@ from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.plan.plan import Plan, plan_sync
 from kproxy_ipt.rules.build import Desired, build_ruleset
-from kproxy_ipt.rules.names import KUBE_FIREWALL
+from kproxy_ipt.rules.names import KUBE_FIREWALL, MAY_BE_EMPTY
+from kproxy_ipt.ruleset.check import check_consistency
 from kproxy_ipt.ruleset.render import render_input
 from kproxy_ipt.ruleset.scan import scan_save
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
 from kproxy_ipt.state.snapshot import take_snapshot
 
 Clock = Callable[[], float]
+
+TABLES = ("filter", "nat")
+"""The tables that we have rules in."""
 
 
 class Stopwatch:
@@ -65,7 +71,13 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def sync_once(
-    read_objects: Callable[[], Objects], config: Config, node_name: str, target: Target, *, dry_run: bool = False
+    read_objects: Callable[[], Objects],
+    config: Config,
+    node_name: str,
+    target: Target,
+    *,
+    dry_run: bool = False,
+    log: Log | None = None,
 ) -> RunReport:
     """
     Bring the kernel to what the objects say, once.
@@ -76,6 +88,7 @@ def sync_once(
         node_name: Own node name.
         target: Where to write.
         dry_run: Plan everything, write nothing.
+        log: Gets a line for each step; None for silence.
 
     Returns:
         A report; a family that failed has its error there.
@@ -86,9 +99,10 @@ def sync_once(
         KernelError: The machine cannot be used at all; nothing was written.
     """
     watch = Stopwatch()
-    prepared = prepare(read_objects, config, node_name, target, watch, write=not dry_run)
+    log = log or SilentLog()
+    prepared = prepare(read_objects, config, node_name, target, watch, write=not dry_run, log=log)
     with inside(target.netns):
-        reports = {family: _sync_family(family, prepared, config, dry_run=dry_run) for family in prepared.saves}
+        reports = {family: _sync_family(family, prepared, config, log, dry_run=dry_run) for family in prepared.saves}
     choice = prepared.machine.choice
     return RunReport(
         backend=choice.backend,
@@ -111,6 +125,7 @@ def prepare(
     watch: Stopwatch,
     *,
     write: bool,
+    log: Log,
 ) -> Prepared:
     """
     Gather everything that rules are built from, while the kernel's tables are being listed.
@@ -122,6 +137,7 @@ def prepare(
         target: The machine.
         watch: Gets the phases `machine` and `read`.
         write: Whether settings and accounting objects that rules need may be made.
+        log: Gets a line for each step.
 
     Raises:
         SourceError: Objects cannot be read.
@@ -130,9 +146,11 @@ def prepare(
     """
     with watch.phase("machine"), inside(target.netns):
         machine = open_machine(target)
-        saves = {family: iptables.start_save() for family, iptables in machine.iptables.items()}
+        saves = {family: iptables.start_save(TABLES) for family, iptables in machine.iptables.items()}
+        log.info("backend", backend=machine.choice.backend, reason=machine.choice.reason)
     with watch.phase("read"):
         objects = read_objects()
+        log.info("objects", services=len(objects.services), endpoint_slices=len(objects.endpoint_slices))
     node = own_node(objects, config, node_name)
     with watch.phase("machine"), inside(target.netns):
         untuned = tune_before(config) if write else ()
@@ -146,37 +164,40 @@ def build_family(family: Family, prepared: Prepared, config: Config) -> Desired:
     return build_ruleset(take_snapshot(prepared.objects, family, prepared.node), config, prepared.facts)
 
 
-def _sync_family(family: Family, prepared: Prepared, config: Config, *, dry_run: bool) -> FamilyReport:
+def _sync_family(family: Family, prepared: Prepared, config: Config, log: Log, *, dry_run: bool) -> FamilyReport:
     watch = Stopwatch()
     with watch.phase("build"):
         desired = build_family(family, prepared, config)
+    written, notes = 0, list[str]()
     try:
         with watch.phase("list"):
-            save = prepared.saves[family].text()
+            actual = scan_save(prepared.saves[family].text())
+            notes.extend(prepared.saves[family].warnings)
         with watch.phase("plan"):
-            actual = scan_save(save)
             plan = plan_sync(desired, actual, staged=prepared.machine.is_staged)
-            text = render_input(plan.restore_input)
-        notes: list[str] = [*plan.notes]
-        if plan.transactions and not dry_run:
+            notes.extend(plan.notes)
+            if plan.transactions:
+                check_consistency(desired.ruleset, may_be_empty=MAY_BE_EMPTY)
+            log.info("planned", family=family, chains=plan.chains_written, deleted=plan.chains_deleted)
+        if dry_run:
+            written = len(render_input(plan.restore_input).encode())
+        else:
             with watch.phase("restore"):
-                iptables = prepared.machine.iptables[family]
-                iptables.restore(text, owner_of=lambda chain: desired.owners.get(chain, ""))
-        if not dry_run:
+                written = apply_plan(prepared.machine, family, plan, actual, owners=desired.owners, log=log)
             has_guard = desired.ruleset.chain("filter", KUBE_FIREWALL) is not None
             notes.extend(tune_after(localhost_node_ports=has_guard))
     except KproxyError as error:
-        return FamilyReport(error=error, seconds=watch.total())
-    return _report(desired, plan, text, notes=tuple(notes), seconds=watch.total())
+        return FamilyReport(error=error, seconds=watch.total(), notes=tuple(notes))
+    return _report(desired, plan, written, notes=tuple(notes), seconds=watch.total())
 
 
 def _report(
-    desired: Desired, plan: Plan, text: str, *, notes: tuple[str, ...], seconds: dict[str, float]
+    desired: Desired, plan: Plan, written: int, *, notes: tuple[str, ...], seconds: dict[str, float]
 ) -> FamilyReport:
     tables = desired.ruleset.tables.values()
     return FamilyReport(
         transactions=len(plan.transactions),
-        bytes=len(text.encode(errors="surrogateescape")),
+        bytes=written,
         chains_written=plan.chains_written,
         chains_deleted=plan.chains_deleted,
         rules_written=plan.rules_written,

@@ -28,6 +28,11 @@ FIXED_CHAINS = {
 }
 """Chains that know no service, by table, without KUBE-FIREWALL, which the kubelet owns as well."""
 
+MAY_BE_EMPTY = frozenset(
+    {KUBE_SERVICES, KUBE_NODEPORTS, KUBE_EXTERNAL_SERVICES, KUBE_PROXY_FIREWALL, KUBE_FIREWALL, KUBE_PROXY_CANARY}
+)
+"""Chains that mean "nothing of this kind" when they hold no rule."""
+
 _SERVICE_CHAIN = re.compile(r"KUBE-(?:SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}")
 
 

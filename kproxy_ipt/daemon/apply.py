@@ -1,0 +1,64 @@
+"""A plan goes into the kernel, or the kernel is left as it was."""
+
+from collections.abc import Mapping
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.machine import Machine
+from kproxy_ipt.errors import KernelError, LockTimeoutError
+from kproxy_ipt.kernel.nft_tables import delete_void_table
+from kproxy_ipt.plan.plan import Plan
+from kproxy_ipt.plan.rollback import plan_rollback
+from kproxy_ipt.ruleset.render import render_input
+from kproxy_ipt.ruleset.scan import SavedTables, scan_save
+
+
+def apply_plan(
+    machine: Machine, family: Family, plan: Plan, before: SavedTables, *, owners: Mapping[str, str], log: Log
+) -> int:
+    """
+    Apply *plan*; if the kernel refuses a part of it, take back what was written before that part.
+
+    Args:
+        machine: Of the current namespace.
+        family: Of the plan.
+        plan: From `plan_sync`; an empty one runs nothing.
+        before: What the plan was made from.
+        owners: Text of the service port for each chain that belongs to one.
+        log: Gets a line for each step.
+
+    Returns:
+        Bytes of the restore input.
+
+    Raises:
+        KernelError: As `Iptables.restore`; the tables are as *before*, or a note in the text says what could not be
+            taken back.
+    """
+    if not plan.transactions:
+        return 0
+    text = render_input(plan.restore_input)
+    log.debug("restoring", family=family, transactions=len(plan.transactions), bytes=len(text))
+    try:
+        outcome = machine.iptables[family].restore(text, owner_of=lambda chain: owners.get(chain, ""))
+    except LockTimeoutError:
+        raise
+    except KernelError as error:
+        _take_back(machine, family, before, error, log)
+        raise
+    log.info("restored", family=family, transactions=outcome.transactions, seconds=round(outcome.seconds, 3))
+    return outcome.bytes
+
+
+def _take_back(machine: Machine, family: Family, before: SavedTables, error: KernelError, log: Log) -> None:
+    log.warning("refused", family=family, error=str(error))
+    iptables = machine.iptables[family]
+    try:
+        actual = scan_save(iptables.start_save(("filter", "nat")).text())
+        rollback = plan_rollback(before, actual, staged=machine.is_staged)
+        iptables.restore(render_input(rollback.restore_input))
+        for table in rollback.void_tables:
+            delete_void_table(family, table)
+    except KernelError as second:
+        error.add_note(f"what was written before could not be taken back: {second}")
+        return
+    log.info("taken back", family=family, transactions=len(rollback.transactions))
