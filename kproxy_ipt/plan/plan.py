@@ -22,12 +22,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from kproxy_ipt.plan.actual import has_base_jump, same_chain
-from kproxy_ipt.plan.stages import Step, fits_one_transaction, pack
+from kproxy_ipt.plan.actual import has_base_jump, holds_rule, same_chain
+from kproxy_ipt.plan.stages import MAX_LINES, Step, fits_one_transaction, pack
 from kproxy_ipt.plan.stale import deletion_order, kept_for_others
 from kproxy_ipt.rules.build import Desired
 from kproxy_ipt.rules.names import (
     KUBE_EXTERNAL_SERVICES,
+    KUBE_FIREWALL,
     KUBE_NODEPORTS,
     KUBE_PROXY_CANARY,
     KUBE_PROXY_FIREWALL,
@@ -102,7 +103,7 @@ class _Changes(msgspec.Struct, frozen=True):
     changed: Mapping[str, tuple[str, ...]]
 
 
-def plan_sync(desired: Desired, actual: SavedTables, *, staged: bool) -> Plan:
+def plan_sync(desired: Desired, actual: SavedTables, *, staged: bool, max_lines: int = MAX_LINES) -> Plan:
     """
     The way from *actual* to *desired*.
 
@@ -111,20 +112,22 @@ def plan_sync(desired: Desired, actual: SavedTables, *, staged: bool) -> Plan:
         actual: What the kernel has in the tables filter and nat of that family.
         staged: Whether large changes are split into several transactions (right for nf_tables), or one transaction a
             table holds everything (right for the legacy backend, which copies the whole table each time).
+        max_lines: Lines of one staged transaction; steps that belong together may exceed it.
     """
     nat, filters = (_changes(desired, actual, table) for table in ("nat", "filter"))
     stale = _stale_chains(desired, actual)
     kept = kept_for_others(actual, "nat", stale)
     before, after = _filter_steps(desired, actual, filters, nat_changes=bool(nat.new or nat.changed))
-    prepare = [*_new_nat_chains(nat), *_changed_service_chains(desired, nat)]
+    marks = {table: [*_new_table_mark(actual, table)] if staged else [] for table in ("filter", "nat")}
+    before = [*marks["filter"], *before]
+    prepare = [*marks["nat"], *_new_nat_chains(nat), *_changed_service_chains(desired, nat)]
     switch = _switch(nat, desired, actual)
     delete = [Step("nat", (DeleteChain(name),)) for name in deletion_order(stale) if name not in kept]
-    if staged and not fits_one_transaction([*prepare, *switch, *delete]):
+    if staged and not fits_one_transaction([*prepare, *switch, *delete], max_lines):
         steps = [*prepare, *before, *switch, *after, *delete]
     else:
         steps = [*before, *prepare, *switch, *delete, *after]
-    marks = list(_new_table_marks(actual)) if staged else []
-    return Plan(transactions=pack([*marks, *steps], staged=staged), notes=_kept_notes(kept))
+    return Plan(transactions=pack(steps, staged=staged, max_lines=max_lines), notes=_kept_notes(kept))
 
 
 def _kept_notes(kept: Mapping[str, str]) -> tuple[str, ...]:
@@ -142,7 +145,7 @@ def _changes(desired: Desired, actual: SavedTables, table: str) -> _Changes:
         saved = actual.chain(table, name)
         if saved is None:
             new[name] = lines
-        elif saved.lines != lines and not same_chain(chain, saved):
+        elif name != KUBE_FIREWALL and saved.lines != lines and not same_chain(chain, saved, desired.ruleset.family):
             changed[name] = lines
     return _Changes(new, changed)
 
@@ -152,16 +155,15 @@ def _stale_chains(desired: Desired, actual: SavedTables) -> list[str]:
     return [name for name in actual.tables.get("nat", {}) if is_service_chain("nat", name) and name not in wanted]
 
 
-def _new_table_marks(actual: SavedTables) -> Iterator[Step]:
+def _new_table_mark(actual: SavedTables, table: str) -> Iterator[Step]:
     """
-    Mark the tables that come into being with us, so that a clean-up knows that it may remove them.
+    Mark a table that comes into being with us, so that a clean-up knows that it may remove it.
 
     The empty chain KUBE-PROXY-CANARY is the mark: kube-proxy has it too, so either removes the other's. The tables of
     the legacy backend cannot be removed, so they need none.
     """
-    for table in ("filter", "nat"):
-        if table not in actual.tables:
-            yield Step(table, (EnsureChain(KUBE_PROXY_CANARY),))
+    if table not in actual.tables:
+        yield Step(table, (EnsureChain(KUBE_PROXY_CANARY),))
 
 
 def _is_dispatch(name: str) -> bool:
@@ -216,15 +218,24 @@ def _filter_steps(
     after: list[Edit] = []
     for name, lines in filters.changed.items():
         saved = actual.chain("filter", name)
-        leaving = tuple(line for line in saved.lines if line not in set(lines)) if saved and nat_changes else ()
-        if not leaving or not _holds_verdicts(name):
-            before.append(WriteChain(name, lines))
-            continue
-        after.append(WriteChain(name, lines))
-        if saved and any(line not in set(saved.lines) for line in lines):
+        old = saved.lines if saved else ()
+        wanted = frozenset(lines)
+        leaving = tuple(line for line in old if line not in wanted) if nat_changes and _holds_verdicts(name) else ()
+        if leaving:
+            after.append(WriteChain(name, lines))
+        if not leaving or not wanted.issubset(old):
             before.append(WriteChain(name, (*lines, *leaving)))
+    before.extend(_missing_guards(desired, actual))
     before.extend(_missing_jumps(desired, actual, "filter"))
     return ([Step("filter", tuple(before))] if before else []), ([Step("filter", tuple(after))] if after else [])
+
+
+def _missing_guards(desired: Desired, actual: SavedTables) -> Iterator[Edit]:
+    """KUBE-FIREWALL is the kubelet's as well: what is missing of ours goes to the top, what others put there stays."""
+    wanted, saved = desired.ruleset.chain("filter", KUBE_FIREWALL), actual.chain("filter", KUBE_FIREWALL)
+    for rule in wanted.rules if wanted and saved else ():
+        if saved and not holds_rule(saved, rule, desired.ruleset.family):
+            yield InsertRule(KUBE_FIREWALL, rule)
 
 
 def _holds_verdicts(name: str) -> bool:

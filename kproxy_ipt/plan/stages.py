@@ -31,20 +31,21 @@ class Step(msgspec.Struct, frozen=True):
         return sum(1 + len(edit.rules) if isinstance(edit, WriteChain) else 1 for edit in self.edits)
 
 
-def fits_one_transaction(steps: Iterable[Step]) -> bool:
+def fits_one_transaction(steps: Iterable[Step], max_lines: int = MAX_LINES) -> bool:
     """Whether *steps*, all of one table, are small enough to go into the kernel together on nf_tables."""
-    return sum(step.lines for step in steps) <= MAX_LINES
+    return sum(step.lines for step in steps) <= max_lines
 
 
-def pack(steps: Iterable[Step], *, staged: bool) -> tuple[Transaction, ...]:
+def pack(steps: Iterable[Step], *, staged: bool, max_lines: int = MAX_LINES) -> tuple[Transaction, ...]:
     """
     Put steps into transactions.
 
     Args:
         steps: In the order in which they have to take effect.
         staged: Whether size is bounded; if not, only a change of table begins a new transaction.
+        max_lines: The bound; a single step may exceed it.
     """
-    return tuple(_packed(steps, MAX_LINES if staged else None))
+    return tuple(_packed(steps, max_lines if staged else None))
 
 
 def _packed(steps: Iterable[Step], limit: int | None) -> Iterator[Transaction]:

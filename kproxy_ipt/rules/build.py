@@ -53,6 +53,8 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         base_jumps: Rules of built-in chains, in the order of insertion at the top.
         shared_chains: `(table, chain)` that must exist but whose rules are not ours to judge.
         owners: Text of the service port for each chain that belongs to one.
+        service_count: Services with an address of the family.
+        service_port_count: Their ports.
         endpoint_count: Over all service ports, usable or not.
     """
 
@@ -60,6 +62,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     base_jumps: tuple[BaseJump, ...]
     shared_chains: tuple[tuple[str, str], ...]
     owners: Mapping[str, str]
+    service_count: int
     service_port_count: int
     endpoint_count: int
 
@@ -101,6 +104,7 @@ def assemble(contributions: Iterable[ServicePortRules], options: RuleOptions, *,
         base_jumps=BASE_JUMPS,
         shared_chains=shared,
         owners=owners,
+        service_count=len({part.text.partition(":")[0] for part in parts}),
         service_port_count=len(parts),
         endpoint_count=endpoint_count,
     )

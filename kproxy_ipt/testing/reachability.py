@@ -29,11 +29,13 @@ class Reachability(msgspec.Struct, frozen=True):
     Attributes:
         endpoints: Where the first rule for an address leads to: `ip:port` texts, none for a chain without any.
         refused: Addresses that the table filter refuses or drops.
+        known_endpoints: All that any chain translates to, whether or not an address leads there.
         unguarded: Addresses restricted to source ranges, for which nobody drops the rest.
     """
 
     endpoints: Mapping[Address, frozenset[str]]
     refused: frozenset[Address]
+    known_endpoints: frozenset[str]
     unguarded: frozenset[Address]
 
 
@@ -61,7 +63,7 @@ def _endpoints(chains: Mapping[str, SavedChain], start: str) -> frozenset[str]:
             target = jumps_to(line)
             if endpoint:
                 found.add(endpoint[1])
-            elif target in chains and target not in seen:
+            elif target is not None and target in chains and target not in seen:
                 seen.add(target)
                 waiting.append(target)
     return frozenset(found)
@@ -70,7 +72,8 @@ def _endpoints(chains: Mapping[str, SavedChain], start: str) -> frozenset[str]:
 def reachability(saved: SavedTables) -> Reachability:
     """What *saved*, the tables of one family, make of traffic from outside."""
     nat, filters = saved.tables.get("nat", {}), saved.tables.get("filter", {})
-    entered = any(jumps_to(line) == "KUBE-SERVICES" for line in nat["PREROUTING"].lines) if "PREROUTING" in nat else False
+    entrance = nat["PREROUTING"].lines if "PREROUTING" in nat else ()
+    entered = any(jumps_to(line) == "KUBE-SERVICES" for line in entrance)
     dispatch: dict[Address, str] = {}
     for address, line in _rules(nat, "KUBE-SERVICES", "KUBE-NODEPORTS") if entered else ():
         dispatch.setdefault(address, jumps_to(line) or "")
@@ -78,6 +81,9 @@ def reachability(saved: SavedTables) -> Reachability:
     return Reachability(
         endpoints={address: _endpoints(nat, chain) for address, chain in dispatch.items() if chain in nat},
         refused=frozenset(address for address, _ in _rules(filters, "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES")),
+        known_endpoints=frozenset(
+            found[1] for chain in nat.values() for line in chain.lines if (found := _ENDPOINT.search(line))
+        ),
         unguarded=frozenset(
             address for address, chain in dispatch.items() if chain.startswith("KUBE-FW-") and address not in guarded
         ),
@@ -89,7 +95,7 @@ def gaps(states: Sequence[Reachability]) -> tuple[str, ...]:
     What went wrong between the first and the last of *states*, as lines of text.
 
     An address that had endpoints at first and has some in the end must have some at every moment in between, and only
-    ones that it had before or that are in use afterwards; one that was treated in any way must not slip through
+    ones that it had before or that have a chain afterwards; one that was treated in any way must not slip through
     untreated; and no restricted address may be open to everybody.
     """
     if not states:
@@ -103,13 +109,12 @@ def gaps(states: Sequence[Reachability]) -> tuple[str, ...]:
 
 
 def _lost(first: Reachability, state: Reachability, last: Reachability) -> Iterable[str]:
-    in_use = frozenset[str]().union(*last.endpoints.values())
     for address, before in first.endpoints.items():
         now = state.endpoints.get(address, frozenset())
         if before and last.endpoints.get(address) and not now:
             yield f"{address} has no endpoint"
-        if not now <= before | in_use:
-            yield f"{address} leads to {sorted(now - before - in_use)}"
+        if not now <= before | last.known_endpoints:
+            yield f"{address} leads to {sorted(now - before - last.known_endpoints)}"
 
 
 def _slipping(first: Reachability, state: Reachability, last: Reachability) -> Iterable[str]:

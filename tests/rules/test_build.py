@@ -1,0 +1,187 @@
+"""The desired rules as a whole: consistent, the same on every run, and right at the edges."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Config
+from kproxy_ipt.rules.build import Desired, with_base_chains
+from kproxy_ipt.ruleset.check import MAX_COMMENT_BYTES, check_consistency
+from kproxy_ipt.ruleset.matches import Comment
+from kproxy_ipt.ruleset.render import render_save
+from kproxy_ipt.testing.desired import ApiObject, desired_for, rule_lines
+from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port, slice_endpoint, slice_port
+from kproxy_ipt.testing.recorded import recorded_case
+
+CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("*/case.yaml"))
+MAY_BE_EMPTY = (
+    "KUBE-SERVICES",
+    "KUBE-NODEPORTS",
+    "KUBE-EXTERNAL-SERVICES",
+    "KUBE-PROXY-FIREWALL",
+    "KUBE-FIREWALL",
+)
+
+
+def _comments(desired: Desired) -> Iterator[str]:
+    for table in desired.ruleset.tables.values():
+        for chain in table.chains.values():
+            for rule in chain.rules:
+                yield from (match.text for match in rule.matches if isinstance(match, Comment))
+
+
+@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
+def test_every_jump_leads_to_a_chain_with_rules(folder: Path) -> None:
+    """Whatever the objects, in both families, no chain is missing; nobody else has to make one."""
+    case = recorded_case(folder)
+
+    for family in Family:
+        check_consistency(with_base_chains(case.desired(family)), may_be_empty=MAY_BE_EMPTY)
+
+
+@pytest.mark.parametrize("internal", ["Cluster", "Local"])
+@pytest.mark.parametrize("external", ["Cluster", "Local"])
+@pytest.mark.parametrize("place", ["none", "node1", "node2", "draining"])
+def test_no_mix_of_policies_and_endpoints_leads_into_a_missing_chain(internal: str, external: str, place: str) -> None:
+    """Each policy with local, remote, draining and without endpoints."""
+    of = service(
+        service_type="LoadBalancer",
+        ports=(service_port(80, node_port=30080),),
+        ingress=("192.0.2.1",),
+        source_ranges=("203.0.113.0/24",),
+        internal_policy=internal,
+        external_policy=external,
+    )
+    draining = slice_endpoint("10.0.0.1", node_name="node1", ready=False, serving=True, terminating=True)
+    entries = {"none": (), "draining": (draining,)}.get(place, (slice_endpoint("10.0.0.1", node_name=place),))
+    desired = desired_for(of, endpoint_slice(of, entries), config=Config(cluster_cidrs=("10.0.0.0/8",)))
+
+    check_consistency(with_base_chains(desired), may_be_empty=MAY_BE_EMPTY)
+
+
+def _conflicting_objects() -> list[ApiObject]:
+    """Services that claim each other's addresses and node ports, and plain ones."""
+    first = service("x", namespace="a", service_type="NodePort", ports=(service_port(80, node_port=30100),))
+    second = service(
+        "y",
+        namespace="b",
+        cluster_ip="10.96.0.11",
+        service_type="LoadBalancer",
+        ports=(service_port(80, node_port=30100), service_port(81, name="u", protocol="UDP", node_port=30100)),
+        external_ips=("192.0.2.1", "10.96.0.10"),
+        ingress=("192.0.2.2",),
+    )
+    third = service("z", namespace="c", cluster_ip="10.96.0.12", external_ips=("192.0.2.1", "192.0.2.2"))
+    services = [first, second, third, *(service(f"s{n}", cluster_ip=f"10.96.1.{n}") for n in range(5))]
+    slices = [endpoint_slice(of, (f"10.0.{n}.1", f"10.0.{n}.2")) for n, of in enumerate(services)]
+    return [*services, *slices, endpoint_slice("x", ("10.0.0.2", "10.0.0.3"), namespace="a", name="more"), node()]
+
+
+def test_order_of_objects_leaves_no_trace_in_the_rules() -> None:
+    """Twenty shuffled orders give the same bytes, conflicts included."""
+    objects = _conflicting_objects()
+    texts = set()
+    for seed in range(20):
+        random.Random(seed).shuffle(objects)
+        texts.add(render_save(with_base_chains(desired_for(*objects))))
+
+    assert len(texts) == 1
+
+
+def test_first_service_by_name_wins_a_disputed_node_port() -> None:
+    """The winner comes first in the chain; the loser keeps its cluster IP, other protocols are no dispute."""
+    desired = desired_for(*_conflicting_objects())
+    lines = [line for line in rule_lines(desired, "nat", "KUBE-NODEPORTS") if "127.0.0.0/8" not in line]
+
+    assert [line.split('"')[1] for line in lines] == ["a/x", "b/y", "b/y:u"]
+    assert any("-d 10.96.0.11/32" in line for line in rule_lines(desired, "nat", "KUBE-SERVICES"))
+
+
+def test_first_service_by_name_wins_a_disputed_address() -> None:
+    """Every node makes the same choice for the same external IP and port."""
+    desired = desired_for(*_conflicting_objects())
+    lines = [line for line in rule_lines(desired, "nat", "KUBE-SERVICES") if "-d 192.0.2.1/32" in line]
+
+    assert [("b/y external IP" in line, "c/z external IP" in line) for line in lines if "--dport 80 " in line] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def _long_named(last: str) -> list[ApiObject]:
+    of = service(
+        "s" * 62 + last,
+        namespace="n" * 63,
+        cluster_ips=("fd00::10",),
+        service_type="LoadBalancer",
+        ports=tuple(service_port(80 + n, name=f"{'p' * 62}{n}", node_port=30000 + n) for n in range(3)),
+        ingress=("2001:db8::1",),
+        source_ranges=("2001:db8::/32",),
+        external_policy="Local",
+        health_check_node_port=32000,
+        affinity_timeout_s=60,
+    )
+    ports = tuple(slice_port(65535, name=port.name) for port in of.spec.ports or ())
+    entries = tuple(
+        slice_endpoint(f"2001:db8:1111:2222:3333:4444:5555:{n:x}", node_name="node1") for n in (0x6666, 0x7777)
+    )
+    return [of, endpoint_slice(of, entries, ports=ports)]
+
+
+def test_longest_names_fit_into_comments_and_chains() -> None:
+    """Names at the limit of Kubernetes stay below the limits of the kernel, with and without endpoints."""
+    objects = _long_named("a")
+
+    for some in (objects, objects[:1]):
+        desired = desired_for(*some, family=Family.IPV6)
+        assert max(len(comment.encode()) for comment in _comments(desired)) <= MAX_COMMENT_BYTES
+        check_consistency(with_base_chains(desired), may_be_empty=MAY_BE_EMPTY)
+
+
+def test_long_names_that_differ_at_the_end_have_chains_of_their_own() -> None:
+    """The whole text is hashed."""
+    first = desired_for(*_long_named("a"), family=Family.IPV6).owners
+    second = desired_for(*_long_named("b"), family=Family.IPV6).owners
+
+    assert len(first) == len(second) > 0
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize(("endpoints", "with_comments"), [(1000, True), (1001, False)])
+def test_large_clusters_drop_the_comments_of_endpoint_rules(endpoints: int, *, with_comments: bool) -> None:
+    """More than 1,000 endpoints of all service ports together; other comments stay."""
+    many = service("many")
+    one = service("one", cluster_ip="10.96.0.11")
+    addresses = [f"10.1.{n // 250}.{n % 250}" for n in range(endpoints - 1)]
+    unready = slice_endpoint("10.2.0.1", ready=False)
+    desired = desired_for(many, one, endpoint_slice(many, addresses), endpoint_slice(one, (unready,)))
+    comments = list(_comments(desired))
+
+    assert endpoints == desired.endpoint_count
+    assert with_comments is any(" -> " in comment for comment in comments)
+    assert with_comments is ("default/many" in comments)
+    assert "default/many cluster IP" in comments
+    assert "default/one has no endpoints" in comments
+
+
+def test_desired_rules_tell_what_they_were_made_of() -> None:
+    """Numbers of services, ports and endpoints, and the owner of each chain."""
+    dns = service("dns", ports=(service_port(53, name="a"), service_port(53, name="b", protocol="UDP")))
+    desired = desired_for(dns, service("empty", cluster_ip="10.96.0.11"), endpoint_slice(dns, ("10.0.0.1", "10.0.0.2")))
+
+    assert (2, 3, 4) == (desired.service_count, desired.service_port_count, desired.endpoint_count)
+    assert {"default/dns:a", "default/dns:b"} == set(desired.owners.values())
+    assert set(desired.owners) <= set(desired.ruleset.tables["nat"].chains)
+
+
+def test_chains_stand_after_those_that_they_jump_to() -> None:
+    """Writing them in this order never makes a rule that leads to nowhere."""
+    desired = desired_for(*_conflicting_objects())
+    seen: set[str] = {"KUBE-MARK-MASQ"}
+    for name in desired.owners:
+        targets = {line.rpartition(" -j ")[2].split()[0] for line in rule_lines(desired, "nat", name)}
+        assert {target for target in targets if target.startswith("KUBE-")} <= seen
+        seen.add(name)
