@@ -4,42 +4,41 @@ What the kernel already has, compared with what is wanted: by text first, by mea
 The text can differ although nothing is wrong: another version of iptables prints the same rule in another way.
 """
 
+from collections.abc import Iterable, Sequence
+
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import RulesetError
 from kproxy_ipt.rules.fixed import BaseJump
-from kproxy_ipt.ruleset.model import Chain, Rule
+from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.parse import parse_rule
 from kproxy_ipt.ruleset.render import render_rule
-from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, jumps_to
-from kproxy_ipt.ruleset.targets import Jump
+from kproxy_ipt.ruleset.scan import SavedTables, jumps_to
 
 
-def _read(line: str, chains: frozenset[str], family: Family = Family.IPV4) -> Rule | None:
+def _read(line: str, family: Family) -> Rule | None:
+    """The rule of a line; all chains that we jump to have names of this form, and no target extension has."""
+    target = jumps_to(line) or ""
     try:
-        return parse_rule(line, chains, family=family)[1]
+        return parse_rule(line, (target,) if target.startswith("KUBE-") else (), family=family)[1]
     except RulesetError:
         return None
 
 
-def same_chain(chain: Chain, saved: SavedChain, family: Family) -> bool:
-    """Whether *saved* holds the rules of *chain* in the same order, whatever their spelling."""
-    if len(chain.rules) != len(saved.lines):
+def same_rules(wanted: Sequence[str], saved: Sequence[str], family: Family) -> bool:
+    """Whether both are the same rules in the same order, whatever their spelling."""
+    if len(wanted) != len(saved):
         return False
-    for rule, line in zip(chain.rules, saved.lines, strict=True):
-        if render_rule(chain.name, rule) != line and not _same_rule(rule, line, family):
-            return False
-    return True
+    return all(line == other or _same_rule(line, other, family) for line, other in zip(wanted, saved, strict=True))
 
 
-def _same_rule(rule: Rule, line: str, family: Family) -> bool:
-    chains = frozenset({rule.target.chain} if isinstance(rule.target, Jump) else ())
-    return _read(line, chains, family) == rule
+def _same_rule(wanted: str, saved: str, family: Family) -> bool:
+    rule = _read(wanted, family)
+    return rule is not None and rule == _read(saved, family)
 
 
-def holds_rule(saved: SavedChain, rule: Rule, family: Family) -> bool:
-    """Whether *rule* stands anywhere in *saved*, whatever its spelling."""
-    wanted = render_rule(saved.name, rule)
-    return any(line == wanted or _same_rule(rule, line, family) for line in saved.lines)
+def holds_rule(saved: Iterable[str], wanted: str, family: Family) -> bool:
+    """Whether the rule *wanted* stands anywhere in *saved*, whatever its spelling."""
+    return any(line == wanted or _same_rule(wanted, line, family) for line in saved)
 
 
 def base_jump_lines(jump: BaseJump, actual: SavedTables) -> tuple[str, ...]:
@@ -51,7 +50,8 @@ def base_jump_lines(jump: BaseJump, actual: SavedTables) -> tuple[str, ...]:
     return tuple(
         line
         for line in base.lines
-        if line == wanted or (jumps_to(line) == jump.target and _read(line, frozenset({jump.target})) == jump.rule)
+        # The family does not matter: no match of a jump differs between them.
+        if line == wanted or (jumps_to(line) == jump.target and _same_rule(wanted, line, Family.IPV4))
     )
 
 

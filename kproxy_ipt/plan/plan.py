@@ -22,9 +22,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from kproxy_ipt.plan.actual import has_base_jump, holds_rule, same_chain
+from kproxy_ipt.plan.actual import has_base_jump, holds_rule, same_rules
 from kproxy_ipt.plan.stages import MAX_LINES, Step, fits_one_transaction, pack
 from kproxy_ipt.plan.stale import deletion_order, kept_for_others
+from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
 from kproxy_ipt.rules.build import Desired
 from kproxy_ipt.rules.names import (
     KUBE_EXTERNAL_SERVICES,
@@ -46,7 +47,7 @@ from kproxy_ipt.ruleset.edits import (
     Transaction,
     WriteChain,
 )
-from kproxy_ipt.ruleset.render import render_chain
+from kproxy_ipt.ruleset.parse import parse_rule
 from kproxy_ipt.ruleset.scan import SavedTables
 
 
@@ -97,31 +98,38 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Changes(msgspec.Struct, frozen=True):
-    """Chains of one table that differ from the kernel's, with their wanted lines, in the order of the desired rules."""
+    """Chains of one table that differ from the kernel's, with their wanted lines, in the order wanted."""
 
-    new: Mapping[str, tuple[str, ...]]
-    changed: Mapping[str, tuple[str, ...]]
+    new: Mapping[str, Lines]
+    changed: Mapping[str, Lines]
 
 
 def plan_sync(desired: Desired, actual: SavedTables, *, staged: bool, max_lines: int = MAX_LINES) -> Plan:
+    """The way from *actual* to *desired*; see `plan_wanted`."""
+    return plan_wanted(wanted_of(desired), actual, staged=staged, max_lines=max_lines)
+
+
+def plan_wanted(wanted: Wanted, actual: SavedTables, *, staged: bool, max_lines: int = MAX_LINES) -> Plan:
     """
-    The way from *actual* to *desired*.
+    The way from *actual* to *wanted*.
+
+    Both may be parts of the whole: then only chains in either are judged, and only jumps in *wanted*.
 
     Args:
-        desired: Of one family.
+        wanted: Of one family.
         actual: What the kernel has in the tables filter and nat of that family.
         staged: Whether large changes are split into several transactions (right for nf_tables), or one transaction a
             table holds everything (right for the legacy backend, which copies the whole table each time).
         max_lines: Lines of one staged transaction; steps that belong together may exceed it.
     """
-    nat, filters = (_changes(desired, actual, table) for table in ("nat", "filter"))
-    stale = _stale_chains(desired, actual)
+    nat, filters = (_changes(wanted, actual, table) for table in ("nat", "filter"))
+    stale = _stale_chains(wanted, actual)
     kept = kept_for_others(actual, "nat", stale)
-    before, after = _filter_steps(desired, actual, filters, nat_changes=bool(nat.new or nat.changed))
+    before, after = _filter_steps(wanted, actual, filters, nat_changes=bool(nat.new or nat.changed))
     marks = {table: [*_new_table_mark(actual, table)] if staged else [] for table in ("filter", "nat")}
     before = [*marks["filter"], *before]
-    prepare = [*marks["nat"], *_new_nat_chains(nat), *_changed_service_chains(desired, nat)]
-    switch = _switch(nat, desired, actual)
+    prepare = [*marks["nat"], *_new_nat_chains(nat), *_changed_service_chains(wanted, nat)]
+    switch = _switch(nat, wanted, actual)
     delete = [Step("nat", (DeleteChain(name),)) for name in deletion_order(stale) if name not in kept]
     if staged and not fits_one_transaction([*prepare, *switch, *delete], max_lines):
         steps = [*prepare, *before, *switch, *after, *delete]
@@ -137,22 +145,22 @@ def _kept_notes(kept: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _changes(desired: Desired, actual: SavedTables, table: str) -> _Changes:
-    new: dict[str, tuple[str, ...]] = {}
-    changed: dict[str, tuple[str, ...]] = {}
-    for name, chain in desired.ruleset.tables[table].chains.items():
-        lines = render_chain(chain)
-        saved = actual.chain(table, name)
+def _changes(wanted: Wanted, actual: SavedTables, table: str) -> _Changes:
+    new: dict[str, Lines] = {}
+    changed: dict[str, Lines] = {}
+    chains = actual.tables.get(table, {})
+    for name, lines in wanted.tables[table].items():
+        saved = chains.get(name)
         if saved is None:
             new[name] = lines
-        elif name != KUBE_FIREWALL and saved.lines != lines and not same_chain(chain, saved, desired.ruleset.family):
+        elif saved.lines != lines and name != KUBE_FIREWALL and not same_rules(lines, saved.lines, wanted.family):
             changed[name] = lines
     return _Changes(new, changed)
 
 
-def _stale_chains(desired: Desired, actual: SavedTables) -> list[str]:
-    wanted = desired.ruleset.tables["nat"].chains
-    return [name for name in actual.tables.get("nat", {}) if is_service_chain("nat", name) and name not in wanted]
+def _stale_chains(wanted: Wanted, actual: SavedTables) -> list[str]:
+    chains = wanted.tables["nat"]
+    return [name for name in actual.tables.get("nat", {}) if is_service_chain("nat", name) and name not in chains]
 
 
 def _new_table_mark(actual: SavedTables, table: str) -> Iterator[Step]:
@@ -178,30 +186,30 @@ def _new_nat_chains(nat: _Changes) -> Iterator[Step]:
                 yield Step("nat", (WriteChain(name, lines),))
 
 
-def _changed_service_chains(desired: Desired, nat: _Changes) -> Iterator[Step]:
+def _changed_service_chains(wanted: Wanted, nat: _Changes) -> Iterator[Step]:
     by_owner: dict[str, list[Edit]] = {}
     for name, lines in nat.changed.items():
         if is_service_chain("nat", name):
-            by_owner.setdefault(desired.owners[name], []).append(WriteChain(name, lines))
+            by_owner.setdefault(wanted.owners[name], []).append(WriteChain(name, lines))
     return (Step("nat", tuple(edits)) for edits in by_owner.values())
 
 
-def _switch(nat: _Changes, desired: Desired, actual: SavedTables) -> list[Step]:
+def _switch(nat: _Changes, wanted: Wanted, actual: SavedTables) -> list[Step]:
     """The one step that puts new rules in force: dispatch, changed fixed chains, jumps."""
     edits: list[Edit] = [WriteChain(name, lines) for name, lines in nat.new.items() if _is_dispatch(name)]
     edits.extend(WriteChain(name, lines) for name, lines in nat.changed.items() if not is_service_chain("nat", name))
-    edits.extend(_missing_jumps(desired, actual, "nat"))
+    edits.extend(_missing_jumps(wanted, actual, "nat"))
     return [Step("nat", tuple(edits))] if edits else []
 
 
-def _missing_jumps(desired: Desired, actual: SavedTables, table: str) -> Iterator[Edit]:
-    for jump in desired.base_jumps:
+def _missing_jumps(wanted: Wanted, actual: SavedTables, table: str) -> Iterator[Edit]:
+    for jump in wanted.base_jumps:
         if jump.table == table and not has_base_jump(jump, actual):
             yield InsertRule(jump.chain, jump.rule)
 
 
 def _filter_steps(
-    desired: Desired, actual: SavedTables, filters: _Changes, *, nat_changes: bool
+    wanted: Wanted, actual: SavedTables, filters: _Changes, *, nat_changes: bool
 ) -> tuple[list[Step], list[Step]]:
     """
     What happens in the table filter before and after nat switches over.
@@ -211,7 +219,7 @@ def _filter_steps(
     """
     before: list[Edit] = [
         EnsureChain(name)
-        for table, name in desired.shared_chains
+        for table, name in wanted.shared_chains
         if table == "filter" and actual.chain(table, name) is None
     ]
     before.extend(WriteChain(name, lines) for name, lines in filters.new.items())
@@ -219,23 +227,23 @@ def _filter_steps(
     for name, lines in filters.changed.items():
         saved = actual.chain("filter", name)
         old = saved.lines if saved else ()
-        wanted = frozenset(lines)
-        leaving = tuple(line for line in old if line not in wanted) if nat_changes and _holds_verdicts(name) else ()
+        needed = frozenset(lines)
+        leaving = tuple(line for line in old if line not in needed) if nat_changes and _holds_verdicts(name) else ()
         if leaving:
             after.append(WriteChain(name, lines))
-        if not leaving or not wanted.issubset(old):
+        if not leaving or not needed.issubset(old):
             before.append(WriteChain(name, (*lines, *leaving)))
-    before.extend(_missing_guards(desired, actual))
-    before.extend(_missing_jumps(desired, actual, "filter"))
+    before.extend(_missing_guards(wanted, actual))
+    before.extend(_missing_jumps(wanted, actual, "filter"))
     return ([Step("filter", tuple(before))] if before else []), ([Step("filter", tuple(after))] if after else [])
 
 
-def _missing_guards(desired: Desired, actual: SavedTables) -> Iterator[Edit]:
+def _missing_guards(wanted: Wanted, actual: SavedTables) -> Iterator[Edit]:
     """KUBE-FIREWALL is the kubelet's as well: what is missing of ours goes to the top, what others put there stays."""
-    wanted, saved = desired.ruleset.chain("filter", KUBE_FIREWALL), actual.chain("filter", KUBE_FIREWALL)
-    for rule in wanted.rules if wanted and saved else ():
-        if saved and not holds_rule(saved, rule, desired.ruleset.family):
-            yield InsertRule(KUBE_FIREWALL, rule)
+    saved = actual.chain("filter", KUBE_FIREWALL)
+    for line in wanted.tables["filter"].get(KUBE_FIREWALL, ()) if saved else ():
+        if saved and not holds_rule(saved.lines, line, wanted.family):
+            yield InsertRule(KUBE_FIREWALL, parse_rule(line, family=wanted.family)[1])
 
 
 def _holds_verdicts(name: str) -> bool:
