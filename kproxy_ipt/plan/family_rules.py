@@ -1,0 +1,262 @@
+"""
+The wanted rules of one family, kept up to date Service by Service, and what of them the kernel has.
+
+Work is proportional to what changed: rules of one Service are built and rendered when it changes, and a partial plan
+looks at its chains and, if its addresses changed, at the shared chains. Rules are kept as text only, once, whether
+wanted or applied; a change that the kernel refused stays in the difference between both.
+
+Memory: 5,000 Services of 5 endpoints are some 115,000 lines, 15 MiB.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+import msgspec
+
+from kproxy_ipt.plan.plan import Plan, plan_wanted
+from kproxy_ipt.plan.stages import MAX_LINES
+from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
+from kproxy_ipt.rules.build import assemble, service_port_rules
+from kproxy_ipt.rules.names import (
+    KUBE_EXTERNAL_SERVICES,
+    KUBE_NODEPORTS,
+    KUBE_PROXY_FIREWALL,
+    KUBE_SERVICES,
+)
+from kproxy_ipt.rules.options import LARGE_CLUSTER_ENDPOINTS, RuleOptions
+from kproxy_ipt.ruleset.model import Rule
+from kproxy_ipt.ruleset.render import render_chain, render_rule
+from kproxy_ipt.ruleset.scan import SavedChain, SavedTables
+from kproxy_ipt.state.model import ServiceState
+from kproxy_ipt.state.tracker import ServiceName, States
+
+SharedChain = tuple[str, str]
+"""Table and name of a chain that all Services share."""
+
+SHARED: Mapping[str, SharedChain] = {
+    "nat_services": ("nat", KUBE_SERVICES),
+    "nat_node_ports": ("nat", KUBE_NODEPORTS),
+    "filter_services": ("filter", KUBE_SERVICES),
+    "filter_external": ("filter", KUBE_EXTERNAL_SERVICES),
+    "filter_node_ports": ("filter", KUBE_NODEPORTS),
+    "filter_firewall": ("filter", KUBE_PROXY_FIREWALL),
+}
+"""Where the dispatch rules of a Service go, by field of `DispatchRules`."""
+
+
+class _Contribution(msgspec.Struct, frozen=True):
+    """What one Service adds: its own chains, their owners, and lines of shared chains."""
+
+    chains: Mapping[str, Lines]
+    owners: Mapping[str, str]
+    shared: Mapping[SharedChain, Lines]
+
+
+_NOTHING = _Contribution({}, {}, {})
+
+
+class FamilyRules:
+    """
+    Wanted and applied rules of one family.
+
+    The order of use: `set_options` and `update` say what is wanted, `plan_full` or `plan_partial` what is to be
+    written, and `commit` that the kernel took it. Nothing else moves the line between wanted and applied.
+    """
+
+    def __init__(self) -> None:
+        self._options: RuleOptions | None = None
+        self._states: dict[ServiceName, States] = {}
+        self._contributions: dict[ServiceName, _Contribution] = {}
+        self._order: list[ServiceName] = []
+        self._fixed: Wanted | None = None
+        self._applied: dict[str, dict[str, Lines]] = {"filter": {}, "nat": {}}
+        self._applied_chains: dict[ServiceName, tuple[str, ...]] = {}
+        self._touched: set[ServiceName] = set()
+        self._touched_shared: set[SharedChain] = set()
+        self._needs_full = True
+        self._planned: Wanted | None = None
+        self.endpoint_count = 0
+
+    @property
+    def needs_full(self) -> bool:
+        """Whether the kernel has to be read before anything can be planned."""
+        return self._needs_full
+
+    def require_full(self) -> None:
+        """Say that what the kernel has is not known any more."""
+        self._needs_full = True
+
+    @property
+    def options(self) -> RuleOptions:
+        """The options in force; `set_options` comes first."""
+        if self._options is None:
+            raise RuntimeError("options are not set")
+        return self._options
+
+    def set_options(self, options: RuleOptions) -> bool:
+        """
+        Set what all rules depend on; returns whether it is news, which means that every rule is built anew.
+
+        Whether rules of endpoints carry comments follows from the number of endpoints, whatever *options* say.
+        """
+        options = msgspec.structs.replace(options, endpoint_comments=self.endpoint_count <= LARGE_CLUSTER_ENDPOINTS)
+        if options == self._options:
+            return False
+        self._options = options
+        self._fixed = wanted_of(assemble((), options, endpoint_count=0))
+        self._needs_full = True
+        self._rebuild(self._states)
+        return True
+
+    def update(self, changes: Mapping[ServiceName, States]) -> None:
+        """Take in what Services mean now; an empty tuple means that there is nothing to serve."""
+        for name, states in changes.items():
+            self._place(name, present=bool(states))
+            self.endpoint_count += _endpoint_count(states) - _endpoint_count(self._states.get(name, ()))
+            if states:
+                self._states[name] = states
+            else:
+                self._states.pop(name, None)
+        if not self.set_options(self.options):
+            self._rebuild(changes)
+
+    def states_of(self, name: ServiceName) -> States:
+        """What a Service means, as far as `update` was told."""
+        return self._states.get(name, ())
+
+    def _place(self, name: ServiceName, *, present: bool) -> None:
+        position = bisect_left(self._order, name)
+        known = position < len(self._order) and self._order[position] == name
+        if present and not known:
+            self._order.insert(position, name)
+        elif known and not present:
+            del self._order[position]
+
+    def _rebuild(self, names: Iterable[ServiceName]) -> None:
+        for name in names:
+            old = self._contributions.pop(name, _NOTHING)
+            states = self._states.get(name, ())
+            new = _contribution(states, self.options) if states else _NOTHING
+            if states:
+                self._contributions[name] = new
+            if new != old:
+                self._touched.add(name)
+            self._touched_shared.update(
+                shared for shared in SHARED.values() if old.shared.get(shared) != new.shared.get(shared)
+            )
+
+    def _shared_lines(self, shared: SharedChain) -> Lines:
+        table, name = shared
+        end = self.fixed.tables[table].get(name, ())
+        return (*chain.from_iterable(self._contributions[one].shared.get(shared, ()) for one in self._order), *end)
+
+    @property
+    def fixed(self) -> Wanted:
+        """Chains and jumps that know no Service."""
+        if self._fixed is None:
+            raise RuntimeError("options are not set")
+        return self._fixed
+
+    def wanted(self) -> Wanted:
+        """All wanted rules."""
+        contributions = [self._contributions[name] for name in self._order]
+        nat = {name: lines for one in contributions for name, lines in one.chains.items()}
+        tables = {"filter": dict(self.fixed.tables["filter"]), "nat": {**nat, **self.fixed.tables["nat"]}}
+        for table, name in SHARED.values():
+            tables[table][name] = self._shared_lines((table, name))
+        owners = {name: owner for one in contributions for name, owner in one.owners.items()}
+        return msgspec.structs.replace(self.fixed, tables=tables, owners=owners)
+
+    def plan_full(self, actual: SavedTables, *, staged: bool) -> Plan:
+        """The way from what the kernel was found to have to all that is wanted."""
+        self._planned = self.wanted()
+        return plan_wanted(self._planned, actual, staged=staged)
+
+    def plan_partial(self, *, staged: bool, max_lines: int = MAX_LINES) -> Plan:
+        """
+        The way from what was applied to what is wanted, looking at nothing but what changed.
+
+        Raises:
+            RuntimeError: `needs_full`.
+        """
+        if self._needs_full:
+            raise RuntimeError("what the kernel has is not known")
+        self._planned = None
+        wanted: dict[str, dict[str, Lines]] = {"filter": {}, "nat": {}}
+        actual: dict[str, dict[str, SavedChain]] = {"filter": {}, "nat": {}}
+        owners: dict[str, str] = {}
+        for name in sorted(self._touched):
+            contribution = self._contributions.get(name, _NOTHING)
+            wanted["nat"].update(contribution.chains)
+            owners.update(contribution.owners)
+            for one in (*contribution.chains, *self._applied_chains.get(name, ())):
+                self._look_up(actual, ("nat", one))
+        for shared in sorted(self._touched_shared):
+            wanted[shared[0]][shared[1]] = self._shared_lines(shared)
+            self._look_up(actual, shared)
+        part = Wanted(family=self.fixed.family, tables=wanted, owners=owners)
+        return plan_wanted(part, SavedTables(actual), staged=staged, max_lines=max_lines)
+
+    def _look_up(self, actual: dict[str, dict[str, SavedChain]], place: SharedChain) -> None:
+        lines = self._applied[place[0]].get(place[1])
+        if lines is not None:
+            actual[place[0]][place[1]] = SavedChain(place[1], "-", lines)
+
+    def commit(self) -> None:
+        """The kernel took the last plan: what is wanted is what it has."""
+        if self._planned is not None:
+            self._applied = {table: dict(chains) for table, chains in self._planned.tables.items()}
+            self._applied_chains = {name: tuple(one.chains) for name, one in self._contributions.items()}
+        else:
+            for name in self._touched:
+                self._commit_service(name)
+            for place in self._touched_shared:
+                self._applied[place[0]][place[1]] = self._shared_lines(place)
+        self._planned = None
+        self._touched.clear()
+        self._touched_shared.clear()
+        self._needs_full = False
+
+    def _commit_service(self, name: ServiceName) -> None:
+        nat = self._applied["nat"]
+        chains = self._contributions.get(name, _NOTHING).chains
+        for gone in self._applied_chains.pop(name, ()):
+            if gone not in chains:
+                nat.pop(gone, None)
+        nat.update(chains)
+        if chains:
+            self._applied_chains[name] = tuple(chains)
+
+    def owner_of(self, chain_name: str) -> str:
+        """Text of the service port that a chain belongs to, "" for other chains; looks through all: for errors."""
+        for one in self._contributions.values():
+            if chain_name in one.owners:
+                return one.owners[chain_name]
+        return ""
+
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """By table: chains and rules that the kernel has of us, as far as we know."""
+        return {table: (len(chains), sum(map(len, chains.values()))) for table, chains in self._applied.items()}
+
+
+def _contribution(states: tuple[ServiceState, ...], options: RuleOptions) -> _Contribution:
+    parts = [service_port_rules(state, options.node, options) for state in states]
+    shared = {
+        place: lines
+        for field, place in SHARED.items()
+        if (lines := tuple(_rendered(place[1], (rule for part in parts for rule in getattr(part.dispatch, field)))))
+    }
+    return _Contribution(
+        {one.name: render_chain(one) for part in parts for one in part.chains},
+        {one.name: part.text for part in parts for one in part.chains},
+        shared,
+    )
+
+
+def _endpoint_count(states: States) -> int:
+    return sum(len(state.endpoints) for state in states)
+
+
+def _rendered(chain_name: str, rules: Iterable[Rule]) -> Iterator[str]:
+    return (render_rule(chain_name, rule) for rule in rules)
