@@ -14,6 +14,7 @@ What can go wrong, as a tree split by who must act.
         ├── MissingFeatureError     the program or the kernel lacks a match, a target or a table
         ├── NamespaceError          the network namespace cannot be entered
         ├── LockTimeoutError        another program holds the xtables lock
+        ├── ListenError             a TCP port cannot be listened on
         ├── RestoreError            the kernel refused a restore input: line, rule, chain, owner
         └── RestoreFeatureError     both of RestoreError and MissingFeatureError: a rule needs what the machine lacks
 
@@ -108,6 +109,10 @@ class NamespaceError(KernelError):
 
 class LockTimeoutError(KernelError):
     """Another program held the xtables lock for longer than we may wait; nothing was written."""
+
+
+class ListenError(KernelError):
+    """A TCP port cannot be listened on: it is taken, or the address is not one of this machine."""
 
 
 class RestoreError(KernelError):

@@ -36,6 +36,8 @@ class ExitCode(IntEnum):
     REFUSED = 8
     LOCKED = 9
     BUG = 70
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
 
 
 _CODES: tuple[tuple[type[KproxyError], ExitCode], ...] = (
@@ -53,5 +55,7 @@ _CODES: tuple[tuple[type[KproxyError], ExitCode], ...] = (
 
 
 def exit_code_of(error: KproxyError) -> ExitCode:
-    """The code for *error*; the most specific row counts."""
+    """The code for *error*; the most specific row counts. A namespace that may not be entered is not missing."""
+    if isinstance(error, NamespaceError) and isinstance(error.__cause__, PermissionError):
+        return ExitCode.PRIVILEGE
     return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.BUG)

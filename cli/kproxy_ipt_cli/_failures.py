@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from kproxy_ipt.errors import ConfigError, KproxyError
+from kproxy_ipt.errors import ConfigError, KproxyError, RestoreError
 from kproxy_ipt_cli._exit_codes import exit_code_of
 from kproxy_ipt_cli._output import TEXT, Plain, print_document
 
@@ -40,9 +40,17 @@ def describe(error: KproxyError) -> Mapping[str, Plain]:
 
 
 def print_error(error: KproxyError, context: str = "") -> None:
-    """Print an error for people, led by its *context* (a family); each problem of a configuration is a line."""
+    """
+    Print an error for people, led by its *context* (a family).
+
+    Each problem of a configuration is a line of its own; of a refused rule, the rule and whose it is stand below.
+    """
     lines = error.problems if isinstance(error, ConfigError) else (str(error),)
+    details: list[str] = []
+    if isinstance(error, RestoreError) and error.rule:
+        lines = (f"line {error.line}: {error.message}",)
+        details = [f"rule: {error.rule}", *([f"service port: {error.owner}"] if error.owner else [])]
     for line in lines:
         click.secho(f"error: {context}: {line}" if context else f"error: {line}", err=True, fg="red", bold=True)
-    for note in getattr(error, "__notes__", ()):
-        click.echo(f"       {note}", err=True)
+    for line in (*details, *getattr(error, "__notes__", ())):
+        click.echo(f"       {line}", err=True)

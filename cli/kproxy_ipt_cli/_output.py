@@ -5,17 +5,13 @@ Results go to standard output, everything else (notes, findings, errors) to stan
 results alone. Colour only on a terminal, and not where NO_COLOR is set.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import click
 import msgspec
 
 from kproxy_ipt.errors import Finding, Severity
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
 """What JSON can say."""
@@ -40,33 +36,35 @@ def print_document(document: Plain, output: str) -> None:
     click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=2**16), nl=False)
 
 
-def console(*, stderr: bool = False) -> "Console":
-    """A console of the width of the terminal, or wide enough for anything where there is none."""
-    from rich.console import Console  # 50 ms that JSON output does without
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """
+    Print a table; columns whose cells are all numbers are aligned to the right.
 
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        stderr=stderr, highlight=False, soft_wrap=not stream.isatty(), width=None if stream.isatty() else 400
-    )
-
-
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; columns whose cells are all numbers are aligned to the right."""
-    from rich import box
-    from rich.table import Table
-
+    No cell is ever cut or folded, whatever the width of the terminal: names of chains are there to be copied.
+    """
     cells = [list(row) for row in rows]
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for index, column in enumerate(columns):
-        is_number = all(_is_number(row[index]) for row in cells)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    console().print(table)
+    widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
+    is_number = [_are_numbers([row[index] for row in cells]) for index in range(len(columns))]
+    header, *body = [
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, is_number, strict=True)
+        ).rstrip()
+        for row in [list(columns), *cells]
+    ]
+    click.secho(header, bold=True)
+    click.echo("".join(f"{line}\n" for line in body), nl=False)
 
 
-def _is_number(cell: str) -> bool:
-    return not cell.strip() or cell.replace(",", "").replace(".", "").replace(" ", "").isdigit()
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Whether all cells are numbers, but for dashes that stand for unknown ones."""
+    known = [cell for cell in cells if cell != "-"]
+    return bool(known) and all(cell.replace(".", "", 1).isdigit() for cell in known)
+
+
+def counted(number: int, word: str) -> str:
+    """`1 chain`, `2 chains`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def print_notes(notes: Iterable[str]) -> None:

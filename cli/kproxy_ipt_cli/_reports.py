@@ -1,7 +1,8 @@
 """Run reports as plain documents: the shape of `--output json|yaml`, described in `docs/output.md`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.report import FamilyReport, RunReport
 from kproxy_ipt.errors import Finding
 from kproxy_ipt_cli._failures import describe
@@ -24,6 +25,17 @@ def findings_document(findings: Iterable[Finding]) -> dict[str, Plain]:
     """`rejected` and `warnings`, each a list of findings."""
     known = tuple(findings)
     return {"rejected": plain(rejected(known)), "warnings": plain(warnings(known))}
+
+
+def unavailable_notes(unavailable: Mapping[Family, str]) -> tuple[str, ...]:
+    """A line for each family that cannot be served."""
+    return tuple(f"{family.api_name} is left out: {reason}" for family, reason in unavailable.items())
+
+
+def report_notes(report: RunReport) -> tuple[str, ...]:
+    """All lines for people, those of single families last."""
+    of_families = (note for family in report.families.values() for note in family.notes)
+    return (*report.notes, *unavailable_notes(report.unavailable), *of_families)
 
 
 def report_document(report: RunReport, config_notes: Iterable[str] = ()) -> dict[str, Plain]:

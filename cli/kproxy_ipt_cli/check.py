@@ -4,17 +4,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import click
-from kproxy_ipt.ruleset.diff import ChainDifference
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.check import CheckReport, FamilyCheck, check
 from kproxy_ipt.errors import KproxyError
+from kproxy_ipt.ruleset.diff import ChainDifference, DifferenceKind
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import describe, fail, print_error
 from kproxy_ipt_cli._options import flag_options, output_option, request_of, source_options, target_of, target_options
 from kproxy_ipt_cli._output import (
     TEXT,
     Plain,
+    counted,
     plain,
     print_document,
     print_findings,
@@ -22,7 +23,7 @@ from kproxy_ipt_cli._output import (
     print_table,
     rejected,
 )
-from kproxy_ipt_cli._reports import findings_document
+from kproxy_ipt_cli._reports import findings_document, unavailable_notes
 
 _SHOWN_RULES = 5
 """Rules of one chain in the text output; JSON has them all."""
@@ -61,15 +62,15 @@ def command(
     except KproxyError as error:
         fail(error, ExitCode.CANNOT_TELL, output)
     code = _exit_code(report)
+    print_notes((*request.config_notes, *report.notes, *unavailable_notes(report.unavailable)))
+    print_findings(report.findings)
     if output == TEXT:
-        print_notes((*request.config_notes, *report.notes))
-        print_findings(report.findings)
         _print_text(report)
     else:
         print_document(_document(report, request.config_notes, code), output)
-    for one in report.families.values():
+    for name, one in report.families.items():
         if one.error:
-            print_error(one.error)
+            print_error(one.error, name)
     raise SystemExit(int(code))
 
 
@@ -107,37 +108,41 @@ def _family_document(report: FamilyCheck) -> dict[str, Plain]:
 
 def _print_text(report: CheckReport) -> None:
     click.echo(f"node {report.node}, backend {report.backend}: {report.reason}")
-    for family, reason in report.unavailable.items():
-        print_notes((f"{family.api_name} is left out: {reason}",))
     rows = [
-        (family, difference.table, difference.chain, difference.owner or "-", str(difference.kind))
+        (family, difference.table, difference.chain, difference.owner or "-", _what(difference))
         for family, one in report.families.items()
         for difference in one.differences
     ]
     if rows:
-        print_table("", ("family", "table", "chain", "owner", "what"), rows)
+        print_table(("family", "table", "chain", "owner", "what"), rows)
         _print_rules(report)
     for family, one in report.families.items():
         click.echo(_family_line(family, one))
 
 
+def _what(difference: ChainDifference) -> str:
+    if difference.kind is not DifferenceKind.CHANGED:
+        return "wrong order" if difference.kind is DifferenceKind.ORDER else str(difference.kind)
+    parts = ((len(difference.missing), "missing"), (len(difference.extra), "extra"))
+    return ", ".join(f"{counted(number, 'rule')} {word}" for number, word in parts if number)
+
+
 def _print_rules(report: CheckReport) -> None:
+    """The rules of chains that exist; those of a missing chain are as many as nobody wants to read."""
     for family, one in report.families.items():
         for difference in one.differences:
-            _print_lines(family, difference, "-", "missing", difference.missing, "red")
-            _print_lines(family, difference, "+", "not ours to have", difference.extra, "green")
+            if difference.kind is DifferenceKind.MISSING_CHAIN:
+                continue
+            click.echo(f"{family} {difference.table} {difference.chain}:")
+            _print_lines("missing", difference.missing, "red")
+            _print_lines("extra", difference.extra, "yellow")
 
 
-def _print_lines(
-    family: Family, difference: ChainDifference, sign: str, what: str, lines: tuple[str, ...], colour: str
-) -> None:
-    if not lines:
-        return
-    click.echo(f"{family} {difference.table}: {what}")
+def _print_lines(word: str, lines: tuple[str, ...], colour: str) -> None:
     for line in lines[:_SHOWN_RULES]:
-        click.secho(f"  {sign} {line}", fg=colour)
+        click.secho(f"  {word:<7}  {line}", fg=colour)
     if len(lines) > _SHOWN_RULES:
-        click.echo(f"    ... and {len(lines) - _SHOWN_RULES} more")
+        click.echo(f"  ... and {len(lines) - _SHOWN_RULES} more (--output json has them all)")
 
 
 def _family_line(family: Family, report: FamilyCheck) -> str:
@@ -145,5 +150,5 @@ def _family_line(family: Family, report: FamilyCheck) -> str:
         return f"{family}: cannot tell"
     compared = f"{report.chains} chains, {report.rules} rules compared"
     if report.differences:
-        return f"{family}: {len(report.differences)} differences ({compared})"
+        return f"{family}: drift in {counted(len(report.differences), 'chain')} ({compared}); sync repairs it"
     return f"{family}: the kernel does what the objects say ({compared})"

@@ -6,11 +6,11 @@ import click
 
 from kproxy_ipt.daemon.cleanup import clean_up
 from kproxy_ipt.daemon.report import RunReport
-from kproxy_ipt_cli._exit_codes import exit_code_of
+from kproxy_ipt_cli._exit_codes import ExitCode, exit_code_of
 from kproxy_ipt_cli._failures import failing
 from kproxy_ipt_cli._options import output_option, target_of, target_options
-from kproxy_ipt_cli._output import TEXT, print_document, print_notes, print_table
-from kproxy_ipt_cli._reports import report_document
+from kproxy_ipt_cli._output import TEXT, Plain, print_document, print_notes, print_table
+from kproxy_ipt_cli._reports import report_document, report_notes
 from kproxy_ipt_cli.sync import print_errors
 
 
@@ -32,28 +32,36 @@ def command(*, dry_run: bool, netns: str | None, backend: Any, family: str, lock
       kproxy-ipt cleanup --netns lab
     """
     reports = clean_up(target_of(netns=netns, backend=backend, family=family, lock_wait=lock_wait), dry_run=dry_run)
+    errors = [report.error for report in reports if report.error]
+    code = exit_code_of(errors[0]) if errors else ExitCode.DONE
+    for report in reports:
+        print_notes(report_notes(report))
     if output == TEXT:
         _print_text(reports, dry_run=dry_run)
     else:
         backends = [report_document(report) for report in reports]
-        print_document({"command": "cleanup", "dry_run": dry_run, "backends": backends}, output)
-    errors = [report.error for report in reports if report.error]
+        document: dict[str, Plain] = {
+            "command": "cleanup",
+            "dry_run": dry_run,
+            "exit_code": int(code),
+            "backends": backends,
+        }
+        print_document(document, output)
     for report in reports:
         print_errors(report)
-    if errors:
-        raise SystemExit(int(exit_code_of(errors[0])))
+    raise SystemExit(int(code))
 
 
 def _print_text(reports: tuple[RunReport, ...], *, dry_run: bool) -> None:
     rows = []
     for report in reports:
         for family, one in report.families.items():
-            print_notes(one.notes)
-            rows.append((report.backend, family, str(one.chains_deleted), str(one.rules_deleted)))
-    print_table("", ("backend", "family", "chains", "jumps"), rows)
-    if not any(one.transactions for report in reports for one in report.families.values()):
-        click.echo("nothing to do: none of our chains is here")
-    elif any(report.error for report in reports):
+            cells = ("-", "-") if one.error else (str(one.chains_deleted), str(one.rules_deleted))
+            rows.append((report.backend, family, *cells))
+    print_table(("backend", "family", "chains", "jumps"), rows)
+    if any(report.error for report in reports):
         click.echo("not everything could be removed")
+    elif not any(one.transactions for report in reports for one in report.families.values()):
+        click.echo("nothing to do: none of our chains is here")
     else:
         click.echo("this would be removed" if dry_run else "removed")

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import click
-from kproxy_ipt.ruleset.canonical import canonical_ruleset
 
 from kproxy_ipt.addresses import canonical_address
 from kproxy_ipt.config.model import Config
@@ -13,6 +12,7 @@ from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.plan.plan import plan_sync
 from kproxy_ipt.rules.build import Desired, build_ruleset, with_base_chains
 from kproxy_ipt.rules.options import NFACCT_COUNTERS
+from kproxy_ipt.ruleset.canonical import canonical_ruleset
 from kproxy_ipt.ruleset.render import render_chain, render_input, render_save
 from kproxy_ipt.ruleset.scan import SavedTables
 from kproxy_ipt.state.model import MachineFacts
@@ -105,8 +105,8 @@ def command(
     families = families_of(family)
     wanted = {str(one): build_ruleset(take_snapshot(objects, one, node), request.config, facts) for one in families}
     print_notes((*request.config_notes, *node_notes(objects, request.config, node, frozenset(families))))
+    print_findings(objects.findings)
     if output == TEXT:
-        print_findings(objects.findings)
         for name, desired in wanted.items():
             click.echo(f"# {name}" if len(wanted) > 1 else "", nl=len(wanted) > 1)
             click.echo(_text(desired, form, staged=staged), nl=False)

@@ -19,14 +19,13 @@ from kproxy_ipt_cli._options import (
 )
 from kproxy_ipt_cli._output import (
     TEXT,
-    counted,
     print_document,
     print_findings,
     print_notes,
     print_table,
     rejected,
 )
-from kproxy_ipt_cli._reports import report_document
+from kproxy_ipt_cli._reports import report_document, report_notes
 
 
 @click.command(name="sync", short_help="Bring the kernel to what the objects say.")
@@ -67,9 +66,9 @@ def command(
     log = log_of(request.config)
     report = sync_once(request.read_objects, request.config, request.node_name, target, dry_run=dry_run, log=log)
     code = _exit_code(report)
+    print_notes((*request.config_notes, *report_notes(report)))
+    print_findings(report.findings)
     if output == TEXT:
-        print_notes((*request.config_notes, *report.notes))
-        print_findings(report.findings)
         _print_text(report)
     else:
         document = report_document(report, request.config_notes)
@@ -93,10 +92,6 @@ def print_errors(report: RunReport) -> None:
 
 def _print_text(report: RunReport) -> None:
     click.echo(f"node {report.node}, backend {report.backend}: {report.reason}")
-    for family, reason in report.unavailable.items():
-        print_notes((f"{family.api_name} is left out: {reason}",))
-    for family_report in report.families.values():
-        print_notes(family_report.notes)
     columns = ("family", "services", "endpoints", "rules", "chains+", "chains-", "transactions", "seconds")
     print_table(columns, [_row(family, one) for family, one in report.families.items()])
     click.echo(_outcome(report))
@@ -117,11 +112,8 @@ def _row(family: str, report: FamilyReport) -> tuple[str, ...]:
 
 
 def _outcome(report: RunReport) -> str:
-    families = report.families.values()
     if report.error:
         return "not everything could be written"
-    transactions, size = (sum(getattr(one, name) for one in families) for name in ("transactions", "bytes"))
-    if not transactions:
+    if not any(one.transactions for one in report.families.values()):
         return "nothing to do: the kernel has these rules already"
-    amount = f"{counted(transactions, 'transaction')}, {size} bytes"
-    return f"would be written: {amount}" if report.dry_run else f"written: {amount}"
+    return "this would be written" if report.dry_run else "written"

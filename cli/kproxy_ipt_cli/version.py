@@ -41,6 +41,6 @@ def command(*, output: str) -> None:
         return
     rows = list(parts.items())
     rows.extend((f"{one.family} {one.backend}", one.version_text) for one in programs)
-    print_table("", ("part", "version"), rows)
+    print_table(("part", "version"), rows)
     if not programs:
         click.echo("no iptables programs are installed")

@@ -152,11 +152,11 @@ def prepare(
         objects = read_objects()
         log.info("objects", services=len(objects.services), endpoint_slices=len(objects.endpoint_slices))
     node = own_node(objects, config, node_name)
+    notes = node_notes(objects, config, node, frozenset(saves))
     with watch.phase("machine"), inside(target.netns):
         untuned = tune_before(config) if write else ()
         facts = machine_facts(machine, ensure=write)
-    notes = (*node_notes(objects, config, node, frozenset(saves)), *untuned)
-    return Prepared(machine, saves, objects, node, facts, notes)
+    return Prepared(machine, saves, objects, node, facts, (*notes, *untuned))
 
 
 def build_family(family: Family, prepared: Prepared, config: Config) -> Desired:

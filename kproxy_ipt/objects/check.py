@@ -158,12 +158,22 @@ def _check_external(report: Report, service: Service) -> None:
             consequence = "a headless Service gets no rules, so its externalIPs do not work"
             report.warn("spec.externalIPs", external_ips[0], "no externalIPs, or a cluster IP", consequence)
         return
+    families = _cluster_ip_families(spec)
     for index, text in enumerate(external_ips):
-        check_address(report, f"spec.externalIPs[{index}]", text, "this external IP is ignored")
+        _check_entry(report, f"spec.externalIPs[{index}]", text, families, "this external IP is ignored")
     for index, text in enumerate(_ingress_ips(service)):
-        check_address(report, f"status.loadBalancer.ingress[{index}].ip", text, "this ingress address is ignored")
+        field = f"status.loadBalancer.ingress[{index}].ip"
+        _check_entry(report, field, text, families, "this ingress address is ignored")
     if spec.load_balancer_source_ranges:
         _check_source_ranges(report, service, spec.load_balancer_source_ranges)
+
+
+def _check_entry(report: Report, field: str, text: str, families: set[Family], consequence: str) -> None:
+    """An address is only reached by the rules of its own family, and those are made where there is a cluster IP."""
+    canonical = check_address(report, field, text, consequence)
+    if canonical is not None and families and family_of(canonical) not in families:
+        expected = f"an {' or '.join(family.api_name for family in sorted(families))} address, as spec.clusterIPs are"
+        report.warn(field, text, expected, consequence)
 
 
 def _ingress_ips(service: Service) -> tuple[str, ...]:
@@ -200,5 +210,10 @@ def _families(service: Service) -> set[Family]:
     spec = service.spec
     addresses = {canonical_address(text) for text in _ingress_ips(service)}
     if addresses <= {None}:
-        addresses = {canonical_address(text) for text in (spec.cluster_ip or "", *(spec.cluster_ips or ()))}
+        return _cluster_ip_families(spec)
+    return {family_of(address) for address in addresses if address is not None}
+
+
+def _cluster_ip_families(spec: ServiceSpec) -> set[Family]:
+    addresses = {canonical_address(text) for text in (spec.cluster_ip or "", *(spec.cluster_ips or ()))}
     return {family_of(address) for address in addresses if address is not None}

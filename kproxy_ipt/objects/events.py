@@ -56,9 +56,15 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """The source heard from its origin: an answer, an event, a bookmark."""
+    """
+    The source heard from its origin: an answer, an event, a bookmark.
+
+    *findings* tell what is odd about what it heard where that belongs to no object that changed, such as a file that is
+    cut off.
+    """
 
     kind: Kind
+    findings: tuple[Finding, ...] = ()
 
 
 class Trouble(msgspec.Struct, frozen=True):

@@ -170,11 +170,18 @@ class Endpoints(msgspec.Struct, frozen=True, gc=False):
     subsets: tuple[EndpointSubset, ...] | None = None
 
 
+class Taint(msgspec.Struct, frozen=True, gc=False):
+    """One entry of `spec.taints` of a Node."""
+
+    key: str = ""
+
+
 class NodeSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """`spec` of a Node."""
 
     pod_cidr: str | None = msgspec.field(name="podCIDR", default=None)
     pod_cidrs: tuple[str, ...] | None = msgspec.field(name="podCIDRs", default=None)
+    taints: tuple[Taint, ...] | None = None
 
 
 class NodeAddress(msgspec.Struct, frozen=True, gc=False):

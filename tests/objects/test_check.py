@@ -205,7 +205,17 @@ def test_source_ranges_of_the_other_family_only_warn_that_a_family_is_open(
     """A family without any range of its own is not restricted."""
     findings = check_service(service(source_ranges=ranges, ingress=ingress, cluster_ips=cluster_ips))
 
-    assert [finding.consequence.split()[1] for finding in findings] == open_families
+    ranges_alone = (finding for finding in findings if finding.field == "spec.loadBalancerSourceRanges")
+    assert [finding.consequence.split()[1] for finding in ranges_alone] == open_families
+
+
+def test_address_of_a_family_without_a_cluster_ip_is_named() -> None:
+    """Rules of IPv6 are made for Services with an IPv6 cluster IP alone, whatever their other addresses are."""
+    findings = check_service(service(ingress=["192.0.2.1", "2001:db8::1"], cluster_ips=["10.96.0.1"]))
+
+    assert [(finding.field, finding.found) for finding in findings] == [
+        ("status.loadBalancer.ingress[1].ip", '"2001:db8::1"')
+    ]
 
 
 def test_headless_service_with_external_ips_is_told_that_they_do_not_work() -> None:
