@@ -31,10 +31,8 @@ from kproxy_ipt.ruleset.render import render_chain, render_input
 from kproxy_ipt.sources.files import read_paths
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
 from kproxy_ipt.state.snapshot import take_snapshot
+from kproxy_ipt.testing.big_cluster import cluster
 from kproxy_ipt.testing.namespaces import temporary_namespace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cluster import cluster
 
 SERVICES_PER_INPUT = 100
 

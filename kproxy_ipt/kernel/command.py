@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -97,25 +97,35 @@ def program_environment() -> dict[str, str]:
 class SubprocessRunner:
     """The real `Runner`: each program in a session of its own, so that a time limit ends its children too."""
 
+    def __init__(self, on_start: Callable[[int], object] = lambda _: None) -> None:
+        """Call *on_start* with the process id of each program, in the thread that starts it."""
+        self._on_start = on_start
+
     def run(self, arguments: Sequence[str], *, stdin: str = "", timeout_s: float = DEFAULT_TIMEOUT_S) -> Completed:
         """See `Runner.run`."""
         started = time.monotonic()
-        return _finish(_spawn(arguments), tuple(arguments), _encode(stdin), timeout_s, started)
+        return _finish(self._spawned(arguments), tuple(arguments), _encode(stdin), timeout_s, started)
 
     def start(self, arguments: Sequence[str], *, stdin: str = "", timeout_s: float = DEFAULT_TIMEOUT_S) -> Running:
         """See `Runner.start`."""
-        return _ReadInThread(arguments, _encode(stdin), timeout_s)
+        return _ReadInThread(self._spawned(arguments), arguments, _encode(stdin), timeout_s)
+
+    def _spawned(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        process = _spawn(arguments)
+        self._on_start(process.pid)
+        return process
 
 
 class _ReadInThread:
     """The program is started by the calling thread (its network namespace counts), read by another."""
 
-    def __init__(self, arguments: Sequence[str], stdin: bytes, timeout_s: float) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], arguments: Sequence[str], stdin: bytes, timeout_s: float
+    ) -> None:
         self._completed: Completed | None = None
         self._failure: BaseException | None = None
         self._arguments = tuple(arguments)
         self._started = time.monotonic()
-        process = _spawn(arguments)
         self._thread = threading.Thread(target=self._read, args=(process, stdin, timeout_s), daemon=True)
         self._thread.start()
 

@@ -26,6 +26,7 @@ class Without(SubprocessRunner):
     """The real runner on a machine where some programs are not installed."""
 
     def __init__(self, is_missing: Callable[[str], bool]) -> None:
+        super().__init__()
         self._is_missing = is_missing
 
     def run(self, arguments: Sequence[str], *, stdin: str = "", timeout_s: float = 60.0) -> Completed:
