@@ -116,6 +116,13 @@ def flag_options(command: Command) -> Command:
     return command
 
 
+def every_flag_option(command: Command) -> Command:
+    """All flags of kube-proxy: for the command that stands in for it."""
+    for spec in reversed(FLAGS):
+        command = _flag_option(spec)(command)
+    return command
+
+
 def _flag_option(spec: FlagSpec) -> Callable[[Command], Command]:
     names = ["-v", "--v"] if spec.name == "v" else [f"--{spec.name}"]
     is_bool = spec.kind is FlagKind.BOOL

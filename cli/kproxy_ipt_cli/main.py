@@ -25,6 +25,7 @@ _COMMANDS = {
     "completion": "Print the completion script of a shell.",
     "config": "Print the effective configuration.",
     "render": "Print the rules that the objects ask for; touch nothing.",
+    "run": "Keep the kernel in step with the cluster, or with files: the daemon.",
     "sync": "Bring the kernel to what the objects say.",
     "version": "Print versions of this program, of iptables and of the kernel.",
 }

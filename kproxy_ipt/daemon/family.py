@@ -15,15 +15,21 @@ from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, tune_after
 from kproxy_ipt.daemon.sync import TABLES, Stopwatch
 from kproxy_ipt.errors import KproxyError
+from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.plan.family_rules import FamilyRules
+from kproxy_ipt.plan.flows import former_entries, leaving_lines
 from kproxy_ipt.plan.plan import Plan
-from kproxy_ipt.plan.wanted import Lines
 from kproxy_ipt.rules.names import KUBE_FIREWALL
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.ruleset.edits import DeleteChain, InsertRule, WriteChain
 from kproxy_ipt.ruleset.render import render_input
 from kproxy_ipt.ruleset.scan import SavedTables, scan_save
+from kproxy_ipt.state.flow_memory import FlowMemory
+from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import ServiceName, States
+
+EVERYTHING = "scheduled comparison"
+"""The reason of the comparison that also looks at every tracked flow."""
 
 
 class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +39,13 @@ class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         changes: Services that mean something else than in the last sync that succeeded.
         options: What all rules depend on; None to leave it.
+        entries: What decides about entry addresses of tracked flows; None to leave it.
         reason: Why the kernel is to be read and everything compared; "" for a partial sync.
     """
 
     changes: Mapping[ServiceName, States]
     options: RuleOptions | None = None
+    entries: EntryOptions | None = None
     reason: str = ""
 
 
@@ -52,8 +60,6 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
         rules: Rules that we have, by table.
         rules_written: Rules written in this run, by table.
         repaired: `(table, chain)` that differed though nothing had changed: drift.
-        removed: Lines of shared nat chains that are gone, where the kernel was read: they tell former addresses.
-        previous: What the changed Services meant in the last sync that succeeded.
         seconds: Of the whole run.
         restore_seconds: Of the restore program, lock included.
         error: Why the kernel does not have what is wanted, or None.
@@ -67,46 +73,89 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
     rules: Mapping[str, int] = msgspec.field(default_factory=dict)
     rules_written: Mapping[str, int] = msgspec.field(default_factory=dict)
     repaired: tuple[tuple[str, str], ...] = ()
-    removed: Lines = ()
-    previous: Mapping[ServiceName, States] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     restore_seconds: float = 0.0
     error: KproxyError | None = None
 
 
+class ProcessNote:
+    """Where the ids of started programs are written down: given to a `SubprocessRunner` as its *on_start*."""
+
+    def __init__(self) -> None:
+        self._process_ids: set[int] = set()
+
+    def note_into(self, process_ids: set[int]) -> None:
+        """From now on write into *process_ids*."""
+        self._process_ids = process_ids
+
+    def started(self, process_id: int) -> None:
+        """A program was started."""
+        self._process_ids.add(process_id)
+
+
 class FamilySync:
     """The rules of one family and the programs that write them."""
 
-    def __init__(self, machine: Machine, family: Family, log: Log) -> None:
+    def __init__(self, machine: Machine, family: Family, log: Log, processes: ProcessNote) -> None:
         self.family = family
+        self._processes = processes
         self.rules = FamilyRules()
+        self.flows = FlowMemory()
         self._machine = machine
         self._log = log
         self._has_synced = False
-        self._previous: dict[ServiceName, States] = {}
 
-    def run(self, request: SyncRequest) -> SyncOutcome:
-        """Sync once; a failure is part of the outcome. Blocks; in the network namespace of the calling thread."""
+    def run(self, request: SyncRequest, process_ids: set[int]) -> SyncOutcome:
+        """
+        Sync once; a failure is part of the outcome. Blocks; in the network namespace of the calling thread.
+
+        Args:
+            request: What has to be done.
+            process_ids: Gets the ids of the programs that are started.
+        """
+        self._processes.note_into(process_ids)
         watch = Stopwatch()
         if request.options is not None:
             self.rules.set_options(request.options)
-        for name in request.changes:
-            self._previous.setdefault(name, self.rules.states_of(name))
         self.rules.update(request.changes)
         is_full = bool(request.reason) or self.rules.needs_full
+        is_drift = self._has_synced and not (request.changes or self.rules.needs_full)
         try:
-            is_drift = self._has_synced and bool(request.reason) and not request.changes and not self.rules.needs_full
             plan, actual = self._plan(full=is_full)
-            outcome = self._apply(plan, actual, is_full=is_full, is_drift=is_drift)
+            outcome = self._apply(plan, is_full=is_full, is_drift=is_drift)
         except KproxyError as error:
             self.rules.require_full()
             return SyncOutcome(full=is_full, error=error, seconds=watch.total()["total"])
         self.rules.commit()
+        self._remember_flows(request, plan, actual)
         self._has_synced = True
-        previous, self._previous = self._previous, {}
         counts = {table: rules for table, (_, rules) in self.rules.counts().items()}
-        return msgspec.structs.replace(outcome, rules=counts, previous=previous, seconds=watch.total()["total"])
+        return msgspec.structs.replace(outcome, rules=counts, seconds=watch.total()["total"])
+
+    def clean_flows(self) -> ConntrackOutcome | None:
+        """
+        End the flows that follow rules which are no more; None if no Service changed that has such flows.
+
+        To be called after a sync that succeeded, in the same thread; a failure is made up for at the next call.
+        """
+        table = self.flows.pending()
+        if table.is_empty:
+            return None
+        outcome = reconcile(self.family, table)
+        if not outcome.problem:
+            self.flows.reconciled(table)
+        return outcome
+
+    def _remember_flows(self, request: SyncRequest, plan: Plan, actual: SavedTables) -> None:
+        if request.entries is not None:
+            self.flows.set_options(request.entries)
+        self.flows.update(request.changes)
+        if request.reason == EVERYTHING:
+            self.flows.require_all()
+        if not self._has_synced:
+            # What was served before this process began is only told by the rules that have just gone.
+            self.flows.remember_former(former_entries(leaving_lines(plan, actual), self.family))
 
     def _plan(self, *, full: bool) -> tuple[Plan, SavedTables]:
         if not full:
@@ -114,16 +163,15 @@ class FamilySync:
         actual = scan_save(self._machine.iptables[self.family].start_save(TABLES).text())
         return self.rules.plan_full(actual, staged=self._machine.is_staged), actual
 
-    def _apply(self, plan: Plan, actual: SavedTables, *, is_full: bool, is_drift: bool) -> SyncOutcome:
+    def _apply(self, plan: Plan, *, is_full: bool, is_drift: bool) -> SyncOutcome:
         written = {table: _rules_written(plan, table) for table in TABLES}
-        if not plan.transactions:
-            return SyncOutcome(full=is_full, rules_written=written, notes=plan.notes)
-        text = render_input(plan.restore_input)
-        owners = self.rules.owner_of
-        result = self._machine.iptables[self.family].restore(text, owner_of=owners)
-        self._log.debug("restored", family=self.family, bytes=result.bytes, seconds=round(result.seconds, 4))
         has_guard = KUBE_FIREWALL in self.rules.fixed.tables["filter"]
-        notes = (*plan.notes, *(tune_after(localhost_node_ports=has_guard) if is_full else ()))
+        if not plan.transactions:
+            notes = (*plan.notes, *(tune_after(localhost_node_ports=has_guard) if is_full else ()))
+            return SyncOutcome(full=is_full, rules_written=written, notes=notes)
+        text = render_input(plan.restore_input)
+        result = self._machine.iptables[self.family].restore(text, owner_of=self.rules.owner_of)
+        self._log.debug("restored", family=self.family, bytes=result.bytes, seconds=round(result.seconds, 4))
         return SyncOutcome(
             full=is_full,
             transactions=result.transactions,
@@ -132,8 +180,7 @@ class FamilySync:
             chains_deleted=plan.chains_deleted,
             rules_written=written,
             repaired=_touched(plan) if is_drift else (),
-            removed=_removed(plan, actual) if is_full else (),
-            notes=notes,
+            notes=(*plan.notes, *(tune_after(localhost_node_ports=has_guard) if is_full else ())),
             restore_seconds=result.seconds,
         )
 
@@ -152,16 +199,3 @@ def _touched(plan: Plan) -> tuple[tuple[str, str], ...]:
             elif isinstance(edit, InsertRule):
                 found[(transaction.table, edit.chain)] = None
     return tuple(found)
-
-
-def _removed(plan: Plan, actual: SavedTables) -> Lines:
-    """Lines of rewritten shared nat chains that were there before and are not any more."""
-    removed: list[str] = []
-    for transaction in plan.transactions:
-        for edit in transaction.edits:
-            if transaction.table == "nat" and isinstance(edit, WriteChain):
-                saved = actual.chain("nat", edit.name)
-                if saved and edit.name in ("KUBE-SERVICES", "KUBE-NODEPORTS"):
-                    kept = frozenset(edit.rules)
-                    removed.extend(line for line in saved.lines if line not in kept)
-    return tuple(removed)

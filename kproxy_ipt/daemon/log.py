@@ -1,12 +1,14 @@
 """
 What a run says about itself: structlog on standard error, for people on a terminal, JSON lines otherwise.
 
-Verbosity is klog's: 0 warnings and errors, 1 what was done, 4 and more every step.
+Verbosity is klog's: below 2 what a person should know, from 2 on every sync and every step.
 """
 
 import logging
 import sys
 from typing import Protocol
+
+_EVERY_STEP = 2
 
 
 class Log(Protocol):
@@ -46,7 +48,7 @@ def open_log(*, verbosity: int, as_json: bool | None = None) -> Log:
     import structlog  # 80 ms that quiet commands do without
 
     is_json = not sys.stderr.isatty() if as_json is None else as_json
-    level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
+    level = logging.INFO if verbosity < _EVERY_STEP else logging.DEBUG
     form: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if is_json else structlog.dev.ConsoleRenderer()
     )

@@ -48,6 +48,7 @@ class Machine(msgspec.Struct, frozen=True):
 
     choice: BackendChoice
     iptables: Mapping[Family, Iptables]
+    lock_wait_s: int
 
     @property
     def is_staged(self) -> bool:
@@ -66,13 +67,16 @@ def open_machine(target: Target, runner: Runner | None = None) -> Machine:
     """
     runner = runner or SubprocessRunner()
     choice = choose_backend(runner, target.backend, target.families)
-    return Machine(
-        choice,
-        {
-            family: Iptables(runner, programs, lock_wait_s=target.lock_wait_s)
-            for family, programs in choice.programs.items()
-        },
-    )
+    return Machine(choice, _iptables(choice, runner, target.lock_wait_s), target.lock_wait_s)
+
+
+def _iptables(choice: BackendChoice, runner: Runner, lock_wait_s: int) -> Mapping[Family, Iptables]:
+    return {family: Iptables(runner, programs, lock_wait_s=lock_wait_s) for family, programs in choice.programs.items()}
+
+
+def with_runner(machine: Machine, runner: Runner) -> Machine:
+    """The same machine, its programs started by *runner*."""
+    return Machine(machine.choice, _iptables(machine.choice, runner, machine.lock_wait_s), machine.lock_wait_s)
 
 
 def machine_facts(machine: Machine, *, ensure: bool) -> MachineFacts:

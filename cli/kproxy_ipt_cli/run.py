@@ -1,0 +1,175 @@
+"""`kproxy-ipt run`."""
+
+import asyncio
+import gc
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kproxy_ipt.config.encode import encode_config
+from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.node import node_name
+from kproxy_ipt.daemon.cleanup import clean_up
+from kproxy_ipt.daemon.family_loop import Clocks
+from kproxy_ipt.daemon.log import Log, open_log
+from kproxy_ipt.daemon.machine import Target, tune_after, tune_before
+from kproxy_ipt.daemon.main import run_daemon
+from kproxy_ipt.daemon.metrics_pages import Process
+from kproxy_ipt.daemon.proxy import Settings, Source
+from kproxy_ipt.daemon.tuning import tune_conntrack
+from kproxy_ipt.kernel.netns import inside
+from kproxy_ipt_cli import __version__
+from kproxy_ipt_cli._failures import failing
+from kproxy_ipt_cli._options import (
+    every_flag_option,
+    given_flags,
+    read_config,
+    source_options,
+    target_of,
+    target_options,
+)
+
+KUBERNETES_VERSION = "v1.36.2"
+"""What `--version` says, for programs that parse it: the kube-proxy that this one stands in for."""
+
+
+@click.command(name="run", short_help="Keep the kernel in step with the cluster, or with files: the daemon.")
+@click.option(
+    "--compare-period",
+    type=click.FloatRange(1.0, 86400.0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="From one comparison of all rules with the kernel to the next. Changes by others are noticed at once anyway.",
+)
+@source_options
+@target_options
+@every_flag_option
+@failing
+def command(
+    *,
+    compare_period: float,
+    paths: tuple[str, ...],
+    context: str,
+    netns: str | None,
+    backend: Any,
+    family: str,
+    lock_wait: int,
+    **options: tuple[str, ...],
+) -> None:
+    """
+    Stand in for kube-proxy: watch Services, EndpointSlices and the own Node, and keep the rules in step.
+
+    Takes kube-proxy's configuration file and flags. SIGTERM ends it, and the rules stay; SIGHUP compares everything
+    with the kernel. With `--from` it watches files and folders instead of a cluster.
+
+    \b
+    Examples:
+      kproxy-ipt run --kubeconfig ~/.kube/config --hostname-override n1 --cluster-cidr 10.244.0.0/16
+      kproxy-ipt run --config /var/lib/kube-proxy/config.conf --hostname-override n1
+      kproxy-ipt run --from manifests/ --netns lab --hostname-override n1 -v 2
+      kproxy-ipt run --cleanup
+    """
+    flags = given_flags(options)
+    if _is_on(flags, "version"):
+        click.echo(f"Kubernetes {KUBERNETES_VERSION}")
+        return
+    config, notes = read_config(flags)
+    target = target_of(netns=netns, backend=backend, family=family, lock_wait=lock_wait)
+    as_json = True if config.logging.format == "json" else None
+    log = open_log(verbosity=config.logging.verbosity, as_json=as_json)
+    for note in notes:
+        log.warning("configuration", note=note)
+    if flags.get("write-config-to"):
+        Path(flags["write-config-to"][-1]).write_text(encode_config(config), encoding="utf-8")
+    elif _is_on(flags, "cleanup"):
+        _clean_up(target)
+    elif _is_on(flags, "init-only"):
+        _make_kernel_settings(config, target, log)
+    else:
+        _run(config, target, log, paths, context, flags, compare_period)
+
+
+def _is_on(flags: dict[str, tuple[str, ...]], name: str) -> bool:
+    return flags.get(name, ("false",))[-1].lower() in ("true", "t", "1")
+
+
+def _clean_up(target: Target) -> None:
+    for report in clean_up(target):
+        if report.error:
+            raise report.error
+
+
+def _make_kernel_settings(config: Config, target: Target, log: Log) -> None:
+    """What needs more rights than writing rules; an init container does it for a daemon that has fewer."""
+    with inside(target.netns):
+        problems = (
+            *tune_conntrack(config.conntrack),
+            *tune_before(config),
+            *tune_after(localhost_node_ports=config.iptables.localhost_node_ports),
+        )
+    for problem in problems:
+        log.warning("kernel setting", problem=problem)
+
+
+def _run(
+    config: Config,
+    target: Target,
+    log: Log,
+    paths: tuple[str, ...],
+    context: str,
+    flags: dict[str, tuple[str, ...]],
+    compare_period_s: float,
+) -> None:
+    gc.enable()
+    name = node_name(config, platform.node())
+    process = Process(
+        flags={flag: values[-1] for flag, values in flags.items()},
+        command_line=tuple(sys.argv),
+        started_ns=time.time_ns(),
+        set_verbosity=lambda _: None,
+    )
+    settings = Settings(
+        config=config, node_name=name, target=target, process=process, compare_period_s=compare_period_s
+    )
+    log.info("start", version=__version__, node=name, source="files" if paths else "cluster")
+    asyncio.run(
+        run_daemon(
+            settings,
+            _source(config, name, paths, context, flags, log),
+            log,
+            Clocks(time.monotonic, time.time),
+            config_path=flags.get("config", ("",))[-1],
+            read_config=lambda: read_config(flags)[0],
+        )
+    )
+
+
+def _source(
+    config: Config, name: str, paths: tuple[str, ...], context: str, flags: dict[str, tuple[str, ...]], log: Log
+) -> Source:
+    if paths:
+        from kproxy_ipt.sources.folder_watch import FolderSource
+
+        def note(line: str) -> None:
+            log.warning("files", note=line)
+
+        return FolderSource(paths, note=note)
+    from kproxy_ipt.sources.cluster import ClusterConnection
+    from kproxy_ipt.sources.watch import ClusterSource
+
+    connection = config.client_connection
+    return ClusterSource(
+        ClusterConnection(
+            kubeconfig=connection.kubeconfig,
+            context=context,
+            master=flags.get("master", ("",))[-1],
+            qps=connection.qps,
+            burst=connection.burst,
+        ),
+        name,
+    )

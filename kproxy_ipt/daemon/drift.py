@@ -1,0 +1,143 @@
+"""
+Noticing that somebody else changed the tables.
+
+On nf_tables the kernel tells about every transaction; on the legacy backend the shapes of the tables are looked at each
+second, which shows flushes and rules that came or went, at the cost of a system call. What both miss is found by
+comparing everything from time to time.
+
+Comparing reads whole tables, so it is rationed: however often others write, no more than a small part of the time goes
+into looking.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.kernel_thread import KernelThread
+from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.errors import KernelError
+from kproxy_ipt.kernel.notify_legacy import LegacyFingerprint, legacy_fingerprint
+from kproxy_ipt.kernel.notify_tables import TableChange, TableMonitor
+from kproxy_ipt.rules.fixed import BASE_JUMPS
+from kproxy_ipt.rules.names import KUBE_FIREWALL, is_own_chain
+
+POLL_S = 1.0
+_SHARE = 5.0
+"""A comparison of t seconds is followed by none for 5 t."""
+
+Compare = Callable[[Family, str], None]
+
+
+class OwnChains:
+    """The chains of one table whose change may concern us: ours, and built-in ones that hold our jumps."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._bases = frozenset(jump.chain for jump in BASE_JUMPS if jump.table == table)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a chain of that name is one of them."""
+        return isinstance(name, str) and (
+            name in self._bases or name == KUBE_FIREWALL or is_own_chain(self._table, name)
+        )
+
+
+OWN_CHAINS = {table: OwnChains(table) for table in ("filter", "nat")}
+
+
+class TableWatch:
+    """Turns transactions of others into requests to compare (nf_tables)."""
+
+    def __init__(self, compare: Compare, families: tuple[Family, ...], *, netns: str | None) -> None:
+        """
+        Listen from now on; a loop must be running.
+
+        Args:
+            compare: Called with the family and what happened.
+            families: Those that are served.
+            netns: Of the tables.
+
+        Raises:
+            KernelError: The kernel does not tell.
+        """
+        self._compare = compare
+        self._families = families
+        self._monitor = TableMonitor(self._changed, netns=netns)
+
+    def own_changes(self) -> AbstractContextManager[set[int]]:
+        """Around programs of ours; gives the set that takes their process ids."""
+        return self._monitor.own_changes()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._monitor.close()
+
+    def _changed(self, change: TableChange) -> None:
+        for family in self._families:
+            if any(change.concerns(family, table, chains) for table, chains in OWN_CHAINS.items()):
+                who = change.process_name or "another program"
+                what = "messages of the kernel were lost" if change.lost else f"{who} changed the tables"
+                self._compare(family, what)
+
+
+class LegacyWatch:
+    """Looks at the shapes of legacy tables each second."""
+
+    def __init__(self, compare: Compare, family: Family, thread: KernelThread, log: Log) -> None:
+        """
+        Prepare; `run` begins.
+
+        Args:
+            compare: Called with the family and what happened.
+            family: To look at.
+            thread: Where to look.
+            log: Told once if looking is not possible.
+        """
+        self._compare = compare
+        self._family = family
+        self._thread = thread
+        self._log = log
+        self._known: LegacyFingerprint | None = None
+
+    async def learn(self) -> None:
+        """What is there now is as it should be: to be called after each sync."""
+        with contextlib.suppress(KernelError):
+            self._known = await self._thread.call(legacy_fingerprint, self._family)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                found = await self._thread.call(legacy_fingerprint, self._family)
+            except KernelError as error:
+                self._log.warning("legacy tables", error=str(error))
+                return
+            if self._known is not None and found != self._known:
+                self._known = found
+                self._compare(self._family, "another program changed the tables")
+
+
+class Ration:
+    """How often everything may be compared; time comes in as seconds of a clock that never goes back."""
+
+    def __init__(self, *, least_s: float = 0.2) -> None:
+        """Allow the first one at once; between two there are *least_s* seconds at least."""
+        self._least_s = least_s
+        self._next_s = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the next one is allowed."""
+        return max(0.0, self._next_s - now_s)
+
+    def spent(self, now_s: float, seconds: float) -> None:
+        """One that took *seconds* has ended at *now_s*."""
+        self._next_s = now_s + max(self._least_s, _SHARE * seconds)
+
+
+@contextlib.contextmanager
+def no_window() -> Iterator[set[int]]:
+    """Stands for `TableWatch.own_changes` where nobody listens."""
+    yield set()

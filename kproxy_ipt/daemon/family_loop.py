@@ -1,0 +1,203 @@
+"""
+One family, kept in step: when to sync, what with, and who is told about it.
+
+Runs on the event loop; the work itself is done in the kernel thread of the family.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from kproxy_ipt.daemon.family import FamilySync, SyncOutcome, SyncRequest
+from kproxy_ipt.daemon.health import ProxyHealth
+from kproxy_ipt.daemon.kernel_thread import KernelThread
+from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.metrics import Metrics, SyncEnd, SyncKind
+from kproxy_ipt.daemon.schedule import SyncSchedule
+from kproxy_ipt.errors import LockTimeoutError
+from kproxy_ipt.rules.options import RuleOptions
+from kproxy_ipt.state.flows import EntryOptions
+from kproxy_ipt.state.tracker import Pending, StateTracker
+
+_SHOWN_CHAINS = 5
+
+AfterSync = Callable[[SyncOutcome, Pending], Awaitable[None]]
+
+
+class Clocks(msgspec.Struct, frozen=True):
+    """Monotonic seconds, and seconds since 1970."""
+
+    monotonic: Callable[[], float]
+    unix_s: Callable[[], float]
+
+
+class FamilyLoop:
+    """The loop of one family."""
+
+    def __init__(
+        self,
+        sync: FamilySync,
+        tracker: StateTracker,
+        thread: KernelThread,
+        schedule: SyncSchedule,
+        *,
+        health: ProxyHealth,
+        metrics: Metrics,
+        log: Log,
+        clocks: Clocks,
+        window: Callable[[], AbstractContextManager[set[int]]],
+        before_sync: Callable[[Pending], None],
+        after_sync: AfterSync,
+    ) -> None:
+        """
+        Put the parts together; `run` begins.
+
+        Args:
+            sync: Of this family.
+            tracker: Of this family.
+            thread: Where *sync* runs.
+            schedule: Says when.
+            health: Told what waits and what is done.
+            metrics: Counts.
+            log: Told what is done.
+            clocks: Time.
+            window: Gives what is entered around programs of ours that write, and takes their process ids.
+            before_sync: Called before rules change.
+            after_sync: Awaited after a sync that succeeded.
+        """
+        self.family = sync.family
+        self.schedule = schedule
+        self._sync = sync
+        self._tracker = tracker
+        self._thread = thread
+        self._health = health
+        self._metrics = metrics
+        self._log = log
+        self._clocks = clocks
+        self._window = window
+        self._before_sync = before_sync
+        self._after_sync = after_sync
+        self._wake = asyncio.Event()
+        self._options: RuleOptions | None = None
+        self._entries: EntryOptions | None = None
+        self._reason = ""
+
+    def request(self, reason: str = "") -> None:
+        """
+        Ask for a sync.
+
+        Args:
+            reason: Why the kernel is to be read and compared as a whole; "" if only state changed.
+        """
+        self._reason = reason or self._reason
+        self._health.queued(self.family)
+        self._metrics.sync_queued(self.family, unix_time_s=self._clocks.unix_s())
+        self.schedule.request()
+        self._wake.set()
+
+    def set_options(self, options: RuleOptions, entries: EntryOptions) -> None:
+        """Set what all rules depend on, from the next sync on; ask for that sync separately."""
+        self._options, self._entries = options, entries
+
+    async def run(self) -> None:
+        """Sync whenever it is due, until cancelled; a sync that has begun is finished."""
+        while True:
+            await self._wait_until_due()
+            await self.sync()
+
+    async def _wait_until_due(self) -> None:
+        while True:
+            due_s = self.schedule.due_s()
+            remaining_s = None if due_s is None else due_s - self._clocks.monotonic()
+            if remaining_s is not None and remaining_s <= 0:
+                return
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), remaining_s)
+            except TimeoutError:
+                continue
+
+    async def sync(self) -> None:
+        """Sync once, now."""
+        pending = self._tracker.pending()
+        request = SyncRequest(
+            changes=pending.changes, options=self._options, entries=self._entries, reason=self._reason
+        )
+        self._reason = ""
+        self._options = self._entries = None
+        self.schedule.started()
+        self._health.sync_began(self.family)
+        self._before_sync(pending)
+        with self._window() as process_ids:
+            outcome = await self._thread.call(self._sync.run, request, process_ids)
+        self.schedule.ended(self._clocks.monotonic(), succeeded=outcome.error is None)
+        self._record(outcome)
+        if outcome.error is not None:
+            self._keep_request(request)
+            self._health.failed(self.family, str(outcome.error))
+            return
+        self._tracker.commit(pending)
+        self._health.updated(self.family)
+        now_s = self._clocks.unix_s()
+        self._metrics.programmed(self.family, [now_s - trigger_s for trigger_s in pending.trigger_times_s])
+        await self._after_sync(outcome, pending)
+
+    def _keep_request(self, request: SyncRequest) -> None:
+        """What a failed sync was asked for is asked for again; rules keep their options themselves."""
+        self._reason = self._reason or request.reason
+        self._options = self._options or request.options
+        self._entries = self._entries or request.entries
+
+    def _record(self, outcome: SyncOutcome) -> None:
+        metrics, family = self._metrics, self.family
+        ending = SyncEnd.FAILED if outcome.error else SyncEnd.WRITTEN if outcome.transactions else SyncEnd.SKIPPED
+        kind = SyncKind.FULL if outcome.full else SyncKind.PARTIAL
+        metrics.sync_ended(family, kind, ending, seconds=outcome.seconds, unix_time_s=self._clocks.unix_s())
+        for table, owned in outcome.rules.items():
+            metrics.rules_counted(family, table, owned=owned, written=outcome.rules_written.get(table, 0))
+        if outcome.error is not None:
+            self._record_failure(outcome)
+        elif outcome.transactions:
+            metrics.restored(
+                family,
+                seconds=outcome.restore_seconds,
+                size=outcome.bytes,
+                transactions=outcome.transactions,
+                written=outcome.chains_written,
+                deleted=outcome.chains_deleted,
+            )
+            self._log.debug(
+                "synced",
+                family=family,
+                kind=str(kind),
+                transactions=outcome.transactions,
+                bytes=outcome.bytes,
+                seconds=round(outcome.seconds, 4),
+            )
+        self._record_repairs(outcome)
+
+    def _record_failure(self, outcome: SyncOutcome) -> None:
+        if isinstance(outcome.error, LockTimeoutError):
+            self._metrics.lock_timed_out(self.family, waited_s=outcome.seconds)
+        self._metrics.restore_failed(self.family)
+        retry_s = (self.schedule.due_s() or 0.0) - self._clocks.monotonic()
+        self._log.warning(
+            "sync failed",
+            family=self.family,
+            error=str(outcome.error),
+            failures=self.schedule.failures,
+            retry_in_s=round(max(retry_s, 0.0), 2),
+        )
+
+    def _record_repairs(self, outcome: SyncOutcome) -> None:
+        for note in outcome.notes:
+            self._log.warning("note", family=self.family, note=note)
+        for table in sorted({table for table, _ in outcome.repaired}):
+            chains = [chain for one, chain in outcome.repaired if one == table]
+            jumps = [chain for chain in chains if not chain.startswith("KUBE-")]
+            self._metrics.drift_repaired(self.family, table, "chain", len(chains) - len(jumps))
+            self._metrics.drift_repaired(self.family, table, "jump", len(jumps))
+            shown = [*jumps, *(chain for chain in chains if chain.startswith("KUBE-"))][:_SHOWN_CHAINS]
+            self._log.warning("drift repaired", family=self.family, table=table, chains=len(chains), first=shown)

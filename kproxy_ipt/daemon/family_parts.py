@@ -1,0 +1,126 @@
+"""Everything that belongs to one family in the daemon: its thread, its sync, its loop, what it tells others."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.drift import LegacyWatch, Ration
+from kproxy_ipt.daemon.family import FamilySync, ProcessNote, SyncOutcome
+from kproxy_ipt.daemon.family_loop import Clocks, FamilyLoop
+from kproxy_ipt.daemon.health import ProxyHealth
+from kproxy_ipt.daemon.health_ports import HealthPorts, WantedPorts, listen_addresses
+from kproxy_ipt.daemon.kernel_thread import KernelThread
+from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.machine import Machine
+from kproxy_ipt.daemon.metrics import Metrics
+from kproxy_ipt.daemon.schedule import SyncSchedule
+from kproxy_ipt.daemon.service_summaries import ServiceSummaries
+from kproxy_ipt.rules.options import RuleOptions
+from kproxy_ipt.state.flows import EntryOptions
+from kproxy_ipt.state.tracker import Pending, StateTracker
+
+Window = Callable[[], AbstractContextManager[set[int]]]
+
+
+class FamilyParts:
+    """
+    One family.
+
+    Attributes:
+        loop: Decides when to sync.
+        legacy: Watches legacy tables; None on nf_tables.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        machine: Machine,
+        processes: ProcessNote,
+        thread: KernelThread,
+        tracker: StateTracker,
+        schedule: SyncSchedule,
+        *,
+        health: ProxyHealth,
+        health_ports: HealthPorts,
+        metrics: Metrics,
+        log: Log,
+        clocks: Clocks,
+        window: Window,
+    ) -> None:
+        """Put the parts together; see their classes."""
+        self.family = family
+        self.legacy: LegacyWatch | None = None
+        self._thread = thread
+        self._summaries = ServiceSummaries()
+        self._sync = FamilySync(machine, family, log, processes)
+        self._health_ports = health_ports
+        self._metrics = metrics
+        self._log = log
+        self._clocks = clocks
+        self._ration = Ration()
+        self._options: RuleOptions | None = None
+        self.loop = FamilyLoop(
+            self._sync,
+            tracker,
+            thread,
+            schedule,
+            health=health,
+            metrics=metrics,
+            log=log,
+            clocks=clocks,
+            window=window,
+            before_sync=self._before_sync,
+            after_sync=self._after_sync,
+        )
+
+    def set_options(self, options: RuleOptions, entries: EntryOptions, reason: str) -> None:
+        """Let rules follow what they depend on; nothing happens where nothing changed."""
+        if options != self._options:
+            self._options = options
+            self.loop.set_options(options, entries)
+            self.loop.request(reason)
+
+    def compare_in_s(self) -> float:
+        """Seconds until everything may be compared again."""
+        return self._ration.wait_s(self._clocks.monotonic())
+
+    def _before_sync(self, pending: Pending) -> None:
+        """A balancer has to hear of a lost pod no later than rules do."""
+        self._health_ports.lower(self.family, self._summaries.counts_after(pending.changes))
+
+    async def _after_sync(self, outcome: SyncOutcome, pending: Pending) -> None:
+        options = self._options
+        if options is None:
+            return
+        self._summaries.update(pending.changes, options.node)
+        without = self._summaries.without_local
+        self._metrics.no_local_endpoints(self.family, internal=without.internal, external=without.external)
+        if outcome.full:
+            self._ration.spent(self._clocks.monotonic(), outcome.seconds)
+        if self.legacy is not None and outcome.transactions:
+            await self.legacy.learn()
+        await self._update_health_ports(options)
+        await self._clean_flows()
+
+    async def _update_health_ports(self, options: RuleOptions) -> None:
+        wanted = WantedPorts(
+            services=self._summaries.ports,
+            node_ports=self._summaries.node_ports,
+            addresses=listen_addresses(options.node_ports, self.family),
+        )
+        await self._health_ports.update(self.family, wanted, self._summaries.counts)
+        self._metrics.health_check_ports(
+            self.family,
+            opened=len(self._health_ports.open_ports(self.family)),
+            failed=len(self._health_ports.problems(self.family)),
+        )
+
+    async def _clean_flows(self) -> None:
+        outcome = await self._thread.call(self._sync.clean_flows)
+        if outcome is None:
+            return
+        if outcome.problem:
+            self._log.warning("conntrack", family=self.family, problem=outcome.problem)
+            return
+        self._metrics.conntrack_cleaned(self.family, seconds=outcome.seconds, deleted=outcome.deleted)
+        self._log.info("conntrack", family=self.family, listed=outcome.listed, deleted=outcome.deleted)

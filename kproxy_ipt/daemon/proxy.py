@@ -1,0 +1,360 @@
+"""
+The daemon: sources in, rules out, and the truth about it told to whoever asks.
+
+One event loop holds everything that waits: watching, scheduling, health, metrics. What blocks runs in one thread for
+each family. Order of the start: the machine, then the servers (so that probes are answered at once), then the sources;
+nothing is written before Services, EndpointSlices and Nodes are known completely. Order of the end: no new sync, the
+one that runs is finished, then ports are closed. Rules stay.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Config
+from kproxy_ipt.daemon.api_status import ApiStatus
+from kproxy_ipt.daemon.drift import LegacyWatch, TableWatch, no_window
+from kproxy_ipt.daemon.family import EVERYTHING, ProcessNote
+from kproxy_ipt.daemon.family_loop import Clocks
+from kproxy_ipt.daemon.family_parts import FamilyParts
+from kproxy_ipt.daemon.health import ProxyHealth
+from kproxy_ipt.daemon.health_pages import HealthPages
+from kproxy_ipt.daemon.health_ports import HealthPortProblem, HealthPorts
+from kproxy_ipt.daemon.http import Server, Servers
+from kproxy_ipt.daemon.inputs import Inputs
+from kproxy_ipt.daemon.kernel_thread import KernelThread
+from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_before, with_runner
+from kproxy_ipt.daemon.metrics import Metrics
+from kproxy_ipt.daemon.metrics_pages import MetricsPages, Process
+from kproxy_ipt.daemon.node_watch import NodeWatch
+from kproxy_ipt.daemon.reload import reload_config
+from kproxy_ipt.daemon.schedule import SyncSchedule
+from kproxy_ipt.daemon.tuning import tune_conntrack
+from kproxy_ipt.errors import KernelError
+from kproxy_ipt.kernel.addresses import interface_addresses
+from kproxy_ipt.kernel.backend import Backend
+from kproxy_ipt.kernel.command import SubprocessRunner
+from kproxy_ipt.kernel.netns import inside
+from kproxy_ipt.kernel.nfacct import read_counters
+from kproxy_ipt.kernel.notify_addresses import AddressMonitor
+from kproxy_ipt.kernel.sysctls import tcp_be_liberal
+from kproxy_ipt.objects.events import Event, Kind
+from kproxy_ipt.objects.model import Node
+from kproxy_ipt.plan.flows import entry_options
+from kproxy_ipt.rules.options import NFACCT_COUNTERS, rule_options
+from kproxy_ipt.ruleset.model import Counters
+from kproxy_ipt.state.model import MachineFacts
+
+
+class Source(Protocol):
+    """Something that watches objects."""
+
+    async def run(self, deliver: Callable[[Event], None]) -> None:
+        """Deliver events until cancelled."""
+        ...
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a daemon is told once.
+
+    Attributes:
+        config: The effective configuration.
+        node_name: Own node name.
+        target: Where rules are written.
+        process: What the debug pages tell.
+        compare_period_s: From one comparison of everything to the next, where nothing else asks for one.
+    """
+
+    config: Config
+    node_name: str
+    target: Target
+    process: Process
+    compare_period_s: float = 600.0
+
+
+class Proxy:
+    """
+    One daemon.
+
+    Attributes:
+        health: Whether rules are up to date.
+        inputs: The objects as they are known.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: Source,
+        log: Log,
+        clocks: Clocks,
+        *,
+        report: Callable[[HealthPortProblem], None] = lambda _: None,
+        on_ready: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """
+        Put the parts together; nothing is opened yet, but a loop must be running.
+
+        Args:
+            settings: See there.
+            source: Of the objects.
+            log: Told what happens.
+            clocks: Time.
+            report: Told about health check node ports that are not served.
+            on_ready: Called once, after the first sync of every family, with a line about it.
+        """
+        self._settings = settings
+        self._config = settings.config
+        self._source = source
+        self._log = log
+        self._clocks = clocks
+        self._on_ready = on_ready
+        self._facts = MachineFacts()
+        self._parts: dict[Family, FamilyParts] = {}
+        self._threads: dict[Family, KernelThread] = {}
+        self._tables: TableWatch | None = None
+        self._comparing: set[Family] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        families = settings.target.families
+        self.health = ProxyHealth(
+            families,
+            sync_period_s=self._config.iptables.sync_period_s,
+            clock=clocks.monotonic,
+            wall_clock_ns=self._wall_clock_ns,
+        )
+        self._api = ApiStatus(Kind, clock=clocks.monotonic, wall_clock_ns=self._wall_clock_ns)
+        self._metrics = Metrics(
+            oldest_unwritten_s=self.health.oldest_unwritten_s,
+            api_silence_s=lambda: {str(kind): silence for kind, silence in self._api.silence_s().items()},
+            nfacct_counters=self._nfacct_counters,
+        )
+        self._health_ports = HealthPorts(
+            self.health.is_healthy,
+            node_name=settings.node_name,
+            netns=settings.target.netns,
+            report=report,
+            log=log,
+        )
+        self._node = NodeWatch(settings.node_name, self._config, log, clocks.monotonic)
+        self.inputs = Inputs(
+            families,
+            settings.node_name,
+            clock=clocks.monotonic,
+            started_unix_s=clocks.unix_s(),
+            metrics=self._metrics,
+            api_status=self._api,
+            log=log,
+            on_dirty=self._dirty,
+            on_node=self._node_seen,
+        )
+
+    def _wall_clock_ns(self) -> int:
+        return int(self._clocks.unix_s() * 1e9)
+
+    def _nfacct_counters(self) -> Mapping[str, Counters]:
+        try:
+            with inside(self._settings.target.netns):
+                return read_counters(NFACCT_COUNTERS)
+        except KernelError:
+            return {}
+
+    async def run(self) -> None:
+        """
+        Work until cancelled; then finish the sync that runs, close ports, leave the rules.
+
+        Raises:
+            KernelError: The machine cannot be used at all.
+            ListenError: With `bindAddressHardFail`.
+        """
+        servers = self._servers()
+        address_monitor = None
+        try:
+            await self._open_machine()
+            await servers.start()
+            address_monitor = self._watch_addresses()
+            self._watch_tables()
+            async with asyncio.TaskGroup() as group:
+                for work in self._work():
+                    group.create_task(work)
+        finally:
+            await servers.close()
+            await self._health_ports.close()
+            for monitor in (address_monitor, self._tables):
+                if monitor is not None:
+                    monitor.close()
+            for thread in self._threads.values():
+                thread.close()
+
+    def _servers(self) -> Servers:
+        config = self._config
+        health_pages = HealthPages(self.health, self._metrics, self._api)
+        metrics_pages = MetricsPages(self._metrics, config, self._settings.process, wall_clock_ns=self._wall_clock_ns)
+        return Servers(
+            (
+                Server("healthz", config.healthz_bind_address, health_pages.respond),
+                Server("metrics", config.metrics_bind_address, metrics_pages.respond),
+            ),
+            netns=self._settings.target.netns,
+            hard_fail=config.bind_address_hard_fail,
+            log=self._log,
+        )
+
+    def _work(self) -> list[Coroutine[None, None, None]]:
+        work = [self.inputs.follow(), self._source.run(self.inputs.deliver), self._compare_by_schedule(), self._start()]
+        work.extend(self._run_family(part) for part in self._parts.values())
+        work.extend(part.legacy.run() for part in self._parts.values() if part.legacy is not None)
+        return work
+
+    async def _open_machine(self) -> None:
+        """Choose the backend, make kernel settings, learn what the machine is like."""
+        target = self._settings.target
+        self._threads = {family: KernelThread(target.netns, f"kernel-{family}") for family in target.families}
+        first = next(iter(self._threads.values()))
+        machine = await first.call(open_machine, target)
+        self._log.info("backend", backend=str(machine.choice.backend), reason=machine.choice.reason)
+        self._metrics.backend_chosen(str(machine.choice.backend), machine.choice.reason)
+        for family, reason in machine.choice.unavailable.items():
+            self._log.warning("family is left out", family=family, reason=reason)
+            self.health.leave_out(family)
+        await self._tune(first)
+        self._facts = await first.call(machine_facts, machine, ensure=True)
+        for family in machine.iptables:
+            self._parts[family] = self._family(family, machine)
+
+    async def _tune(self, thread: KernelThread) -> None:
+        problems = (
+            *await thread.call(tune_conntrack, self._config.conntrack),
+            *await thread.call(tune_before, self._config),
+        )
+        for problem in problems:
+            self._log.warning("kernel setting", problem=problem)
+
+    def _family(self, family: Family, machine: Machine) -> FamilyParts:
+        iptables = self._config.iptables
+        thread, processes = self._threads[family], ProcessNote()
+        part = FamilyParts(
+            family,
+            with_runner(machine, SubprocessRunner(processes.started)),
+            processes,
+            thread,
+            self.inputs.trackers[family],
+            SyncSchedule(min_gap_s=iptables.min_sync_period_s, retry_cap_s=iptables.sync_period_s),
+            health=self.health,
+            health_ports=self._health_ports,
+            metrics=self._metrics,
+            log=self._log,
+            clocks=self._clocks,
+            window=self._own_changes,
+        )
+        if machine.choice.backend is Backend.LEGACY:
+            part.legacy = LegacyWatch(self.compare, family, thread, self._log)
+        return part
+
+    def _own_changes(self) -> AbstractContextManager[set[int]]:
+        return self._tables.own_changes() if self._tables is not None else no_window()
+
+    def _watch_addresses(self) -> AddressMonitor | None:
+        try:
+            return AddressMonitor(self._addresses_changed, netns=self._settings.target.netns)
+        except KernelError as error:
+            self._log.warning("addresses of interfaces are read at start only", error=str(error))
+            return None
+
+    def _watch_tables(self) -> None:
+        if any(part.legacy is not None for part in self._parts.values()):
+            return
+        try:
+            self._tables = TableWatch(self.compare, tuple(self._parts), netns=self._settings.target.netns)
+        except KernelError as error:
+            self._log.warning("drift is found by schedule only", error=str(error))
+
+    async def _start(self) -> None:
+        """Let families begin once everything is known, and say so once all are in step."""
+        await self.inputs.ready.wait()
+        self._update_options("first sync")
+        while not self.health.has_synced():
+            await asyncio.sleep(0.05)
+        counts = f"{len(self.inputs.store.names())} Services, {len(self._parts)} families"
+        self._log.info("in step", services=len(self.inputs.store.names()))
+        self._on_ready(counts)
+
+    async def _run_family(self, part: FamilyParts) -> None:
+        await self.inputs.ready.wait()
+        await part.loop.run()
+
+    def _dirty(self, family: Family) -> None:
+        part = self._parts.get(family)
+        if part is not None and not self._node.blocked:
+            part.loop.request()
+
+    def _node_seen(self, node: Node | None) -> None:
+        self.health.node_seen(node)
+        if self._node.seen(node) and self.inputs.ready.is_set():
+            self._update_options("the Node changed")
+
+    def _addresses_changed(self) -> None:
+        task = asyncio.create_task(self._read_addresses())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _update_options(self, reason: str) -> None:
+        """Rules follow configuration, node and machine; nothing is written while the node is not known well enough."""
+        self._node.remind()
+        if self._node.blocked:
+            return
+        for family, part in self._parts.items():
+            options = rule_options(self._config, self._node.facts, self._facts, family, endpoint_count=0)
+            part.set_options(options, entry_options(options, self._facts.interface_addresses), reason)
+
+    async def _read_addresses(self) -> None:
+        addresses = await next(iter(self._threads.values())).call(interface_addresses)
+        if addresses != self._facts.interface_addresses:
+            self._facts = msgspec.structs.replace(self._facts, interface_addresses=addresses)
+            if self.inputs.ready.is_set():
+                self._update_options("addresses of interfaces changed")
+
+    def compare(self, family: Family, reason: str) -> None:
+        """Compare everything with the kernel and repair it, as soon as the ration allows."""
+        part = self._parts.get(family)
+        if part is None or not self.inputs.ready.is_set() or self._node.blocked or family in self._comparing:
+            return
+        self._comparing.add(family)
+
+        def begin() -> None:
+            self._comparing.discard(family)
+            part.loop.request(reason)
+
+        asyncio.get_running_loop().call_later(part.compare_in_s(), begin)
+
+    def compare_all(self, reason: str) -> None:
+        """The same for all families."""
+        for family in self._parts:
+            self.compare(family, reason)
+
+    async def _compare_by_schedule(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.compare_period_s)
+            self.compare_all(EVERYTHING)
+            self._node.remind()
+
+    async def reload(self, wanted: Config) -> None:
+        """Take over from a new configuration what counts at once, and name the rest."""
+        reload = reload_config(self._config, wanted)
+        self._log.warning("configuration", taken_over=list(reload.changed), after_a_restart_only=list(reload.restart))
+        self._config = self._node.config = reload.config
+        iptables = reload.config.iptables
+        for part in self._parts.values():
+            part.loop.schedule.min_gap_s = iptables.min_sync_period_s
+            part.loop.schedule.retry_cap_s = iptables.sync_period_s
+        self.health.limit_s = 2 * iptables.sync_period_s
+        if "conntrack" in reload.changed and self._threads:
+            thread = next(iter(self._threads.values()))
+            await self._tune(thread)
+            self._facts = msgspec.structs.replace(self._facts, tcp_be_liberal=await thread.call(tcp_be_liberal))
+        if self.inputs.ready.is_set():
+            self._update_options("the configuration changed")
