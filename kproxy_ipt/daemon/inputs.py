@@ -15,7 +15,7 @@ from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.metrics import Metrics
 from kproxy_ipt.errors import Finding, Severity
 from kproxy_ipt.objects.conflicts import service_conflicts
-from kproxy_ipt.objects.events import Event, Gone, Kind, Listed, Put, Trouble
+from kproxy_ipt.objects.events import Contact, Event, Gone, Kind, Listed, Put, Trouble
 from kproxy_ipt.objects.model import EndpointSlice, Node
 from kproxy_ipt.state.tracker import ObjectStore, ServiceName, StateTracker
 
@@ -78,6 +78,8 @@ class Inputs:
         self._api_status.observe(event)
         if isinstance(event, Listed | Put | Gone):
             self._queue.put_nowait(event)
+        elif isinstance(event, Contact):
+            self._tell(event.findings)
         elif isinstance(event, Trouble):
             self._log.warning(
                 "source", kind=str(event.kind), trouble=event.message, retry_in_s=round(event.retry_in_s, 1)
@@ -128,15 +130,18 @@ class Inputs:
         findings = [*event.findings]
         if event.kind is Kind.SERVICES and isinstance(event, Listed):
             findings.extend(service_conflicts(self.store.services()))
-        for finding in findings:
-            if finding not in self._told:
-                self._told.add(finding)
-                self._log.warning("object", finding=str(finding), severity=str(finding.severity))
+        self._tell(findings)
         standing = self.store.findings()
         if len(self._told) > 4 * len(standing) + 1000:
             self._told = set(standing)
         rejected = sum(finding.severity is Severity.REJECTED for finding in standing)
         self._metrics.rejected("all", rejected)
+
+    def _tell(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if finding not in self._told:
+                self._told.add(finding)
+                self._log.warning("object", finding=str(finding), severity=str(finding.severity))
 
 
 def _pieces(names: Iterable[ServiceName]) -> Iterator[list[ServiceName]]:

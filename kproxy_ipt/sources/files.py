@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +23,10 @@ SUFFIXES = (".yaml", ".yml", ".json")
 MAX_BYTES = 512 * 1024 * 1024
 
 _STANDARD_INPUT_NAME = "standard input"
+
+
+class EmptyFolderError(SourceError):
+    """A folder holds no manifest."""
 
 
 def read_paths(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Objects:
@@ -44,13 +48,14 @@ def read_paths(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Object
 
 def _read(path: str, stdin: BinaryIO | None) -> Iterator[Decoded]:
     if path == STANDARD_INPUT:
-        yield from _decode(_bytes_of(sys.stdin.buffer if stdin is None else stdin, path), _STANDARD_INPUT_NAME)
+        yield from decode_file(bytes_of(sys.stdin.buffer if stdin is None else stdin, path), _STANDARD_INPUT_NAME)
         return
-    for file in _files(Path(path)):
-        yield from _decode(_content(file), str(file))
+    for file in manifest_files(Path(path)):
+        yield from decode_file(_content(file), str(file))
 
 
-def _decode(text: bytes, origin: str) -> tuple[Decoded, ...]:
+def decode_file(text: bytes, origin: str) -> tuple[Decoded, ...]:
+    """The documents of a file called *origin*; one without any is worth a warning."""
     if text.strip():
         return decode_documents(text, origin)
     finding = Finding(
@@ -67,37 +72,49 @@ def _decode(text: bytes, origin: str) -> tuple[Decoded, ...]:
 def _content(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
-            return _bytes_of(opened, str(file))
+            return bytes_of(opened, str(file))
     except OSError as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
 
 
-def _bytes_of(opened: BinaryIO, name: str) -> bytes:
+def bytes_of(opened: BinaryIO, name: str) -> bytes:
+    """All that is in an opened file called *name*; SourceError if that is more than 512 MiB."""
     text = opened.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise SourceError(f"{name}: larger than {MAX_BYTES} bytes")
     return text
 
 
-def _unreadable(path: Path, error: OSError) -> SourceError:
+def unreadable(path: Path, error: OSError) -> SourceError:
+    """What to say of a path that the system does not let us read."""
     return SourceError(f"{path}: {error.strerror or error}")
 
 
-def _files(path: Path) -> tuple[Path, ...]:
-    """The file *path*, or the manifests below the folder *path*."""
+def manifest_files(path: Path, on_folder: Callable[[Path], None] = lambda _: None) -> tuple[Path, ...]:
+    """
+    The file *path*, or the manifests below the folder *path* as `read_paths` tells.
+
+    Args:
+        path: A file or a folder.
+        on_folder: Called with each folder before it is looked into, *path* included.
+
+    Raises:
+        EmptyFolderError: The folder holds no manifest.
+        SourceError: Something cannot be read.
+    """
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if not is_folder:
         return (path,)
-    files = tuple(_manifests(path))
+    files = tuple(_manifests(path, on_folder))
     if not files:
-        raise SourceError(f"{path}: a folder without any file named *.yaml, *.yml or *.json")
+        raise EmptyFolderError(f"{path}: a folder without any file named *.yaml, *.yml or *.json")
     return files
 
 
-def _manifests(folder: Path) -> Iterator[Path]:
+def _manifests(folder: Path, on_folder: Callable[[Path], None]) -> Iterator[Path]:
     """Manifests below *folder*, depth first, sorted; each file and folder once."""
     seen: set[tuple[int, int]] = set()
     waiting = [folder]
@@ -108,6 +125,7 @@ def _manifests(folder: Path) -> Iterator[Path]:
             continue
         seen.add((found.st_dev, found.st_ino))
         if stat.S_ISDIR(found.st_mode):
+            on_folder(path)
             waiting += reversed(_visible_entries(path))
         elif stat.S_ISREG(found.st_mode) and path.name.endswith(SUFFIXES):
             yield path
@@ -121,11 +139,11 @@ def _status(path: Path) -> os.stat_result | None:
         is_manifest = path.name.endswith(SUFFIXES)
         if error.errno == errno.ELOOP or not is_manifest:
             return None
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _visible_entries(folder: Path) -> list[Path]:
     try:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
-        raise _unreadable(folder, error) from error
+        raise unreadable(folder, error) from error
