@@ -97,7 +97,7 @@ def check(read_objects: Callable[[], Objects], config: Config, node_name: str, t
 
 
 def _check_family(family: Family, prepared: Prepared, config: Config) -> FamilyCheck:
-    desired = build_family(family, prepared, config)
+    _, desired = build_family(family, prepared, config)
     try:
         actual = scan_save(prepared.saves[family].text())
     except KproxyError as error:

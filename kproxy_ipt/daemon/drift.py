@@ -106,18 +106,27 @@ class LegacyWatch:
         with contextlib.suppress(KernelError):
             self._known = await self._thread.call(legacy_fingerprint, self._family)
 
+    async def look(self) -> None:
+        """
+        Look now: to be called right before each sync, whose `learn` would take for ours what others did before it.
+
+        Raises:
+            KernelError: The kernel does not tell.
+        """
+        found = await self._thread.call(legacy_fingerprint, self._family)
+        if self._known is not None and found != self._known:
+            self._known = found
+            self._compare(self._family, "another program changed the tables")
+
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                found = await self._thread.call(legacy_fingerprint, self._family)
+                await self.look()
             except KernelError as error:
                 self._log.warning("legacy tables", error=str(error))
                 return
-            if self._known is not None and found != self._known:
-                self._known = found
-                self._compare(self._family, "another program changed the tables")
 
 
 class Ration:
@@ -127,14 +136,21 @@ class Ration:
         """Allow the first one at once; between two there are *least_s* seconds at least."""
         self._least_s = least_s
         self._next_s = 0.0
+        self._is_running = False
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the next one is allowed."""
-        return max(0.0, self._next_s - now_s)
+        """Seconds until the next one is allowed, or, while a sync runs (which may be one), until asking again is worth it."""
+        return max(self._least_s if self._is_running else 0.0, self._next_s - now_s)
 
-    def spent(self, now_s: float, seconds: float) -> None:
-        """One that took *seconds* has ended at *now_s*."""
-        self._next_s = now_s + max(self._least_s, _SHARE * seconds)
+    def began(self) -> None:
+        """A sync runs."""
+        self._is_running = True
+
+    def ended(self, now_s: float, compared_s: float | None) -> None:
+        """The sync has ended at *now_s*, in whatever way; it took *compared_s* if it compared everything."""
+        self._is_running = False
+        if compared_s is not None:
+            self._next_s = now_s + max(self._least_s, _SHARE * compared_s)
 
 
 @contextlib.contextmanager

@@ -5,12 +5,14 @@ Runs on the event loop; the work itself is done in the kernel thread of the fami
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
 import msgspec
 
-from kproxy_ipt.daemon.family import FamilySync, SyncOutcome, SyncRequest
+from kproxy_ipt.daemon.drift import Ration
+from kproxy_ipt.daemon.family import EVERYTHING, FamilySync, SyncOutcome, SyncRequest
 from kproxy_ipt.daemon.health import ProxyHealth
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
@@ -34,7 +36,13 @@ class Clocks(msgspec.Struct, frozen=True):
 
 
 class FamilyLoop:
-    """The loop of one family."""
+    """
+    The loop of one family.
+
+    Attributes:
+        schedule: Says when to sync; `reschedule` after changing it.
+        ration: Says when everything may be compared because of what others did.
+    """
 
     def __init__(
         self,
@@ -48,7 +56,7 @@ class FamilyLoop:
         log: Log,
         clocks: Clocks,
         window: Callable[[], AbstractContextManager[set[int]]],
-        before_sync: Callable[[Pending], None],
+        before_sync: Callable[[Pending], Awaitable[None]],
         after_sync: AfterSync,
     ) -> None:
         """
@@ -64,11 +72,12 @@ class FamilyLoop:
             log: Told what is done.
             clocks: Time.
             window: Gives what is entered around programs of ours that write, and takes their process ids.
-            before_sync: Called before rules change.
+            before_sync: Awaited before rules change.
             after_sync: Awaited after a sync that succeeded.
         """
         self.family = sync.family
         self.schedule = schedule
+        self.ration = Ration()
         self._sync = sync
         self._tracker = tracker
         self._thread = thread
@@ -80,6 +89,7 @@ class FamilyLoop:
         self._before_sync = before_sync
         self._after_sync = after_sync
         self._wake = asyncio.Event()
+        self._can_begin = asyncio.Event()
         self._options: RuleOptions | None = None
         self._entries: EntryOptions | None = None
         self._reason = ""
@@ -91,18 +101,31 @@ class FamilyLoop:
         Args:
             reason: Why the kernel is to be read and compared as a whole; "" if only state changed.
         """
-        self._reason = reason or self._reason
+        self._add_reason(reason)
         self._health.queued(self.family)
         self._metrics.sync_queued(self.family, unix_time_s=self._clocks.unix_s())
         self.schedule.request()
         self._wake.set()
 
+    def reschedule(self, *, min_gap_s: float, retry_cap_s: float) -> None:
+        """Let the schedule have other periods, from now on."""
+        self.schedule.min_gap_s = min_gap_s
+        self.schedule.retry_cap_s = retry_cap_s
+        self._wake.set()
+
+    def _add_reason(self, reason: str) -> None:
+        """The latest reason counts, but for the one that asks for more than a comparison."""
+        if self._reason != EVERYTHING:
+            self._reason = reason or self._reason
+
     def set_options(self, options: RuleOptions, entries: EntryOptions) -> None:
-        """Set what all rules depend on, from the next sync on; ask for that sync separately."""
+        """Set what all rules depend on, from the next sync on; ask for that sync separately. None runs before."""
         self._options, self._entries = options, entries
+        self._can_begin.set()
 
     async def run(self) -> None:
         """Sync whenever it is due, until cancelled; a sync that has begun is finished."""
+        await self._can_begin.wait()
         while True:
             await self._wait_until_due()
             await self.sync()
@@ -114,10 +137,9 @@ class FamilyLoop:
             if remaining_s is not None and remaining_s <= 0:
                 return
             self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), remaining_s)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(remaining_s):
+                    await self._wake.wait()
 
     async def sync(self) -> None:
         """Sync once, now."""
@@ -128,11 +150,13 @@ class FamilyLoop:
         self._reason = ""
         self._options = self._entries = None
         self.schedule.started()
+        self.ration.began()
         self._health.sync_began(self.family)
-        self._before_sync(pending)
+        await self._before_sync(pending)
         with self._window() as process_ids:
             outcome = await self._thread.call(self._sync.run, request, process_ids)
         self.schedule.ended(self._clocks.monotonic(), succeeded=outcome.error is None)
+        self.ration.ended(self._clocks.monotonic(), outcome.seconds if outcome.full else None)
         self._record(outcome)
         if outcome.error is not None:
             self._keep_request(request)
@@ -146,7 +170,7 @@ class FamilyLoop:
 
     def _keep_request(self, request: SyncRequest) -> None:
         """What a failed sync was asked for is asked for again; rules keep their options themselves."""
-        self._reason = self._reason or request.reason
+        self._add_reason(request.reason if request.reason == EVERYTHING else self._reason or request.reason)
         self._options = self._options or request.options
         self._entries = self._entries or request.entries
 

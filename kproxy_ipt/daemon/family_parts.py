@@ -1,10 +1,11 @@
 """Everything that belongs to one family in the daemon: its thread, its sync, its loop, what it tells others."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.daemon.drift import LegacyWatch, Ration
+from kproxy_ipt.daemon.drift import LegacyWatch
 from kproxy_ipt.daemon.family import FamilySync, ProcessNote, SyncOutcome
 from kproxy_ipt.daemon.family_loop import Clocks, FamilyLoop
 from kproxy_ipt.daemon.health import ProxyHealth
@@ -15,6 +16,7 @@ from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.metrics import Metrics
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.service_summaries import ServiceSummaries
+from kproxy_ipt.errors import KernelError
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import Pending, StateTracker
@@ -57,8 +59,8 @@ class FamilyParts:
         self._metrics = metrics
         self._log = log
         self._clocks = clocks
-        self._ration = Ration()
         self._options: RuleOptions | None = None
+        self._entries: EntryOptions | None = None
         self.loop = FamilyLoop(
             self._sync,
             tracker,
@@ -75,18 +77,24 @@ class FamilyParts:
 
     def set_options(self, options: RuleOptions, entries: EntryOptions, reason: str) -> None:
         """Let rules follow what they depend on; nothing happens where nothing changed."""
-        if options != self._options:
-            self._options = options
-            self.loop.set_options(options, entries)
-            self.loop.request(reason)
+        if (options, entries) == (self._options, self._entries):
+            return
+        # Addresses alone may change which flows are ours, and no rule: then there is nothing to compare.
+        reason = reason if options != self._options else ""
+        self._options, self._entries = options, entries
+        self.loop.set_options(options, entries)
+        self.loop.request(reason)
 
     def compare_in_s(self) -> float:
         """Seconds until everything may be compared again."""
-        return self._ration.wait_s(self._clocks.monotonic())
+        return self.loop.ration.wait_s(self._clocks.monotonic())
 
-    def _before_sync(self, pending: Pending) -> None:
-        """A balancer has to hear of a lost pod no later than rules do."""
+    async def _before_sync(self, pending: Pending) -> None:
+        """A balancer has to hear of a lost pod no later than rules do; what others did is seen before it is ours."""
         self._health_ports.lower(self.family, self._summaries.counts_after(pending.changes))
+        if self.legacy is not None:
+            with contextlib.suppress(KernelError):
+                await self.legacy.look()
 
     async def _after_sync(self, outcome: SyncOutcome, pending: Pending) -> None:
         options = self._options
@@ -95,12 +103,17 @@ class FamilyParts:
         self._summaries.update(pending.changes, options.node)
         without = self._summaries.without_local
         self._metrics.no_local_endpoints(self.family, internal=without.internal, external=without.external)
-        if outcome.full:
-            self._ration.spent(self._clocks.monotonic(), outcome.seconds)
-        if self.legacy is not None and outcome.transactions:
-            await self.legacy.learn()
-        await self._update_health_ports(options)
-        await self._clean_flows()
+        if self.legacy is not None and (outcome.full or outcome.transactions):
+            await self._extra("legacy tables", self.legacy.learn())
+        await self._extra("health check node ports", self._update_health_ports(options))
+        await self._extra("conntrack", self._clean_flows())
+
+    async def _extra(self, what: str, work: Awaitable[None]) -> None:
+        """Rules stand already: whatever goes wrong now is told, and done at the next sync."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - a bug here must not take rules from a node
+            self._log.warning(what, family=self.family, error=repr(error), now="tried again at the next sync")
 
     async def _update_health_ports(self, options: RuleOptions) -> None:
         wanted = WantedPorts(

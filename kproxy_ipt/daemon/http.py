@@ -73,6 +73,7 @@ class HttpListener:
         """Close sockets and connections."""
         self.stop_listening()
         if self._web is not None:
+            self._web.pre_shutdown()  # connections that nobody uses at present end at once
             await self._web.shutdown(_SHUTDOWN_S)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:

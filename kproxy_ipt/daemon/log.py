@@ -1,12 +1,13 @@
 """
 What a run says about itself: structlog on standard error, for people on a terminal, JSON lines otherwise.
 
-Verbosity is klog's: below 2 what a person should know, from 2 on every sync and every step.
+Verbosity is klog's: below 2 what a person should know, from 2 on every sync and every step. It can be changed while the
+daemon runs.
 """
 
-import logging
 import sys
-from typing import Protocol
+from collections.abc import MutableMapping
+from typing import Any, Protocol
 
 _EVERY_STEP = 2
 
@@ -37,28 +38,51 @@ class SilentLog:
         """Say nothing."""
 
 
-def open_log(*, verbosity: int, as_json: bool | None = None) -> Log:
+class Verbosity:
+    """How much is said, a number from 0 up that may change at any time."""
+
+    def __init__(self, number: int) -> None:
+        """Begin with *number*."""
+        self.number = number
+
+    def set(self, number: int) -> None:
+        """Say more, or less, from now on."""
+        self.number = number
+
+    @property
+    def is_every_step(self) -> bool:
+        """Whether single steps are worth a line."""
+        return self.number >= _EVERY_STEP
+
+
+def open_log(*, verbosity: Verbosity, as_json: bool | None = None) -> Log:
     """
     A logger on standard error.
 
     Args:
-        verbosity: 0 and up.
+        verbosity: Asked for each line.
         as_json: None means JSON unless standard error is a terminal.
     """
     import structlog  # 80 ms that quiet commands do without
 
     is_json = not sys.stderr.isatty() if as_json is None else as_json
-    level = logging.INFO if verbosity < _EVERY_STEP else logging.DEBUG
     form: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if is_json else structlog.dev.ConsoleRenderer()
     )
+
+    def skip_steps(_: object, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if method == "debug" and not verbosity.is_every_step:
+            raise structlog.DropEvent
+        return line
+
     log: Log = structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
         processors=[
+            skip_steps,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             form,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.BoundLogger,
     )
     return log

@@ -1,17 +1,24 @@
-"""The life of a daemon: from its first line to a signal."""
+"""
+The life of a daemon: from its first line to a signal, or to a bug.
+
+What nobody expected ends the process with a traceback in the log, so that a supervisor starts it anew and everybody
+sees it: a daemon that lost one of its tasks would look alive and no longer follow the cluster. Rules stay.
+"""
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any, NoReturn
 
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.family_loop import Clocks
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.proxy import Proxy, Settings, Source
 from kproxy_ipt.daemon.systemd import Notifier
-from kproxy_ipt.errors import ConfigError
+from kproxy_ipt.errors import ConfigError, KproxyError, RulesetError
 from kproxy_ipt.sources.file_signal import FileWatch
 
 _OOM_SCORE_ADJ = "/proc/self/oom_score_adj"
@@ -42,6 +49,7 @@ async def run_daemon(
     Raises:
         KernelError: The machine cannot be used at all.
         ListenError: With `bindAddressHardFail`.
+        Exception: A bug, wherever it showed; it is in the log.
     """
     notifier = Notifier()
     proxy = Proxy(settings, source, log, clocks, on_ready=notifier.ready)
@@ -51,34 +59,57 @@ async def run_daemon(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, proxy.compare_all, "SIGHUP")
-    helpers = [asyncio.create_task(_stay_alive(notifier))]
+    failures: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        stop.set()
+
+    loop.set_exception_handler(lambda _, context: _judge(context, log, failed))
+    works = [proxy.run(), _stay_alive(notifier)]
     if config_path and read_config is not None:
-        helpers.append(asyncio.create_task(_follow_config(config_path, read_config, proxy, notifier, log)))
-    work = asyncio.create_task(proxy.run())
-    stopped = asyncio.create_task(stop.wait())
+        works.append(_follow_config(config_path, read_config, proxy, notifier, log))
+    tasks = [asyncio.create_task(_report_failure(work, failed)) for work in works]
     try:
-        await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+        await stop.wait()
     finally:
         notifier.stopping()
-        await _end([*helpers, stopped, *(() if work.done() else (work,))])
-    if work.done() and not work.cancelled():
-        _raise_cause(work)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if failures:
+        _raise_cause(failures[0], log)
     log.info("stopped", rules="they stay")
 
 
-def _raise_cause(work: "asyncio.Task[None]") -> None:
-    """Raise what ended the daemon, without the group that it came in."""
-    error = work.exception()
+async def _report_failure(work: Coroutine[None, None, None], failed: Callable[[BaseException], None]) -> None:
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - raised again when everything has ended
+        failed(error)
+
+
+def _judge(context: dict[str, Any], log: Log, failed: Callable[[BaseException], None]) -> None:
+    """What happened in a callback: a bug of ours ends the daemon, troubles of connections do not."""
+    error = context.get("exception")
+    if isinstance(error, Exception) and _is_ours(error):
+        failed(error)
+    else:
+        log.warning("event loop", message=str(context.get("message", "")), error=repr(error))
+
+
+def _is_ours(error: BaseException) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__", "")).startswith("kproxy_ipt") for frame, _ in frames)
+
+
+def _raise_cause(error: BaseException, log: Log) -> NoReturn:
+    """Raise what ended the daemon, without the group that it came in; a bug is told with all that is known."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if error is not None:
-        raise error
-
-
-async def _end(tasks: "list[asyncio.Task[None]] | list[asyncio.Task[bool]] | list[asyncio.Task[object]]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if not isinstance(error, KproxyError) or isinstance(error, RulesetError):
+        log.warning("bug", error=repr(error), rules="they stay", traceback="".join(traceback.format_exception(error)))
+    raise error
 
 
 async def _stay_alive(notifier: Notifier) -> None:
@@ -93,8 +124,8 @@ async def _follow_config(
     path: str, read_config: Callable[[], Config], proxy: Proxy, notifier: Notifier, log: Log
 ) -> None:
     changed = asyncio.Event()
-    watch = asyncio.create_task(FileWatch(path, changed.set).run())
-    try:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(FileWatch(path, changed.set).run())
         while True:
             await changed.wait()
             changed.clear()
@@ -104,8 +135,6 @@ async def _follow_config(
             except ConfigError as error:
                 log.warning("configuration", refused=str(error), now="the one before stays in force")
             notifier.ready()
-    finally:
-        watch.cancel()
 
 
 def _set_oom_score(score: int) -> None:

@@ -119,7 +119,7 @@ class Proxy:
         self._threads: dict[Family, KernelThread] = {}
         self._tables: TableWatch | None = None
         self._comparing: set[Family] = set()
-        self._background: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup | None = None
         families = settings.target.families
         self.health = ProxyHealth(
             families,
@@ -179,9 +179,11 @@ class Proxy:
             address_monitor = self._watch_addresses()
             self._watch_tables()
             async with asyncio.TaskGroup() as group:
+                self._group = group
                 for work in self._work():
                     group.create_task(work)
         finally:
+            self._group = None
             await servers.close()
             await self._health_ports.close()
             for monitor in (address_monitor, self._tables):
@@ -298,9 +300,14 @@ class Proxy:
             self._update_options("the Node changed")
 
     def _addresses_changed(self) -> None:
-        task = asyncio.create_task(self._read_addresses())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._in_background(self._read_addresses())
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        """Let *work* run beside; if it fails, the daemon does."""
+        if self._group is not None:
+            self._group.create_task(work)
+        else:
+            work.close()
 
     def _update_options(self, reason: str) -> None:
         """Rules follow configuration, node and machine; nothing is written while the node is not known well enough."""
@@ -310,9 +317,15 @@ class Proxy:
         for family, part in self._parts.items():
             options = rule_options(self._config, self._node.facts, self._facts, family, endpoint_count=0)
             part.set_options(options, entry_options(options, self._facts.interface_addresses), reason)
+            if self.inputs.trackers[family].dirty_count:
+                part.loop.request()  # what changed while nothing could be written
 
     async def _read_addresses(self) -> None:
-        addresses = await next(iter(self._threads.values())).call(interface_addresses)
+        try:
+            addresses = await next(iter(self._threads.values())).call(interface_addresses)
+        except KernelError as error:
+            self._log.warning("addresses of interfaces", error=str(error), now="the last known ones are used")
+            return
         if addresses != self._facts.interface_addresses:
             self._facts = msgspec.structs.replace(self._facts, interface_addresses=addresses)
             if self.inputs.ready.is_set():
@@ -324,12 +337,13 @@ class Proxy:
         if part is None or not self.inputs.ready.is_set() or self._node.blocked or family in self._comparing:
             return
         self._comparing.add(family)
+        self._in_background(self._compare(part, reason))
 
-        def begin() -> None:
-            self._comparing.discard(family)
-            part.loop.request(reason)
-
-        asyncio.get_running_loop().call_later(part.compare_in_s(), begin)
+    async def _compare(self, part: FamilyParts, reason: str) -> None:
+        while (wait_s := part.compare_in_s()) > 0:
+            await asyncio.sleep(wait_s)
+        self._comparing.discard(part.family)
+        part.loop.request(reason)
 
     def compare_all(self, reason: str) -> None:
         """The same for all families."""
@@ -349,12 +363,13 @@ class Proxy:
         self._config = self._node.config = reload.config
         iptables = reload.config.iptables
         for part in self._parts.values():
-            part.loop.schedule.min_gap_s = iptables.min_sync_period_s
-            part.loop.schedule.retry_cap_s = iptables.sync_period_s
+            part.loop.reschedule(min_gap_s=iptables.min_sync_period_s, retry_cap_s=iptables.sync_period_s)
         self.health.limit_s = 2 * iptables.sync_period_s
         if "conntrack" in reload.changed and self._threads:
             thread = next(iter(self._threads.values()))
             await self._tune(thread)
             self._facts = msgspec.structs.replace(self._facts, tcp_be_liberal=await thread.call(tcp_be_liberal))
+        if "logging" in reload.changed:
+            self._settings.process.set_verbosity(reload.config.logging.verbosity)
         if self.inputs.ready.is_set():
             self._update_options("the configuration changed")

@@ -24,7 +24,9 @@ class FamilyReport(msgspec.Struct, frozen=True, kw_only=True):
         services: Services that have an address of this family.
         service_ports: Their ports.
         endpoints: Endpoints behind these ports, usable or not.
-        seconds: By phase: `list` (waiting for the listing), `build`, `plan`, `restore`.
+        flows_listed: Records of connection tracking that were looked at after the rules stood.
+        flows_deleted: Those of them that contradicted the rules, and are gone.
+        seconds: By phase: `list` (waiting for the listing), `build`, `plan`, `restore`, `conntrack`.
         notes: Lines for people.
         error: Why nothing (more) was written, or None.
     """
@@ -40,6 +42,8 @@ class FamilyReport(msgspec.Struct, frozen=True, kw_only=True):
     services: int = 0
     service_ports: int = 0
     endpoints: int = 0
+    flows_listed: int = 0
+    flows_deleted: int = 0
     seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     error: KproxyError | None = None

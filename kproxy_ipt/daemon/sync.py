@@ -1,5 +1,5 @@
 """
-One sync: objects and kernel in, restore inputs out, a report of what was done.
+One sync: objects and kernel in, restore inputs out, stale flows ended, a report of what was done.
 
 While the listing programs run, objects are read and rules are built: the two take about the same time. One family that
 fails does not keep the other from being written.
@@ -19,16 +19,20 @@ from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machi
 from kproxy_ipt.daemon.node import node_notes, own_node
 from kproxy_ipt.daemon.report import FamilyReport, RunReport
 from kproxy_ipt.errors import KproxyError
+from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.kernel.iptables import PendingSave
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
+from kproxy_ipt.plan.flows import entry_options, former_entries, leaving_lines
 from kproxy_ipt.plan.plan import Plan, plan_sync
 from kproxy_ipt.rules.build import Desired, build_ruleset
 from kproxy_ipt.rules.names import KUBE_FIREWALL, MAY_BE_EMPTY
+from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.ruleset.check import check_consistency
 from kproxy_ipt.ruleset.render import render_input
-from kproxy_ipt.ruleset.scan import scan_save
-from kproxy_ipt.state.model import MachineFacts, NodeFacts
+from kproxy_ipt.ruleset.scan import SavedTables, scan_save
+from kproxy_ipt.state.flows import flow_table
+from kproxy_ipt.state.model import MachineFacts, NodeFacts, Snapshot
 from kproxy_ipt.state.snapshot import take_snapshot
 
 Clock = Callable[[], float]
@@ -159,16 +163,17 @@ def prepare(
     return Prepared(machine, saves, objects, node, facts, (*notes, *untuned))
 
 
-def build_family(family: Family, prepared: Prepared, config: Config) -> Desired:
-    """The rules that *family* should have."""
-    return build_ruleset(take_snapshot(prepared.objects, family, prepared.node), config, prepared.facts)
+def build_family(family: Family, prepared: Prepared, config: Config) -> tuple[Snapshot, Desired]:
+    """What the objects mean for *family*, and the rules that it should have."""
+    snapshot = take_snapshot(prepared.objects, family, prepared.node)
+    return snapshot, build_ruleset(snapshot, config, prepared.facts)
 
 
 def _sync_family(family: Family, prepared: Prepared, config: Config, log: Log, *, dry_run: bool) -> FamilyReport:
     watch = Stopwatch()
     with watch.phase("build"):
-        desired = build_family(family, prepared, config)
-    written, notes = 0, list[str]()
+        snapshot, desired = build_family(family, prepared, config)
+    written, flows, notes = 0, ConntrackOutcome(), list[str]()
     try:
         with watch.phase("list"):
             actual = scan_save(prepared.saves[family].text())
@@ -186,13 +191,43 @@ def _sync_family(family: Family, prepared: Prepared, config: Config, log: Log, *
                 written = apply_plan(prepared.machine, family, plan, actual, owners=desired.owners, log=log)
             has_guard = desired.ruleset.chain("filter", KUBE_FIREWALL) is not None
             notes.extend(tune_after(localhost_node_ports=has_guard))
+            with watch.phase("conntrack"):
+                flows = _end_stale_flows(snapshot, config, prepared.facts, plan, actual)
+            notes.extend([flows.problem] if flows.problem else [])
+            if flows.listed:
+                log.info("conntrack", family=family, listed=flows.listed, deleted=flows.deleted)
     except KproxyError as error:
         return FamilyReport(error=error, seconds=watch.total(), notes=tuple(notes))
-    return _report(desired, plan, written, notes=tuple(notes), seconds=watch.total())
+    return _report(desired, plan, written, flows, notes=tuple(notes), seconds=watch.total())
+
+
+def _end_stale_flows(
+    snapshot: Snapshot, config: Config, facts: MachineFacts, plan: Plan, actual: SavedTables
+) -> ConntrackOutcome:
+    """
+    Delete records of flows that contradict the state; nothing is listed where no service port has such flows.
+
+    What was served before is told only by the rules that have just gone: a run knows nothing of the one before it.
+    """
+    options = rule_options(config, snapshot.node, facts, snapshot.family, endpoint_count=0)
+    # Lines of other protocols need not be read: of those there may be thousands.
+    leaving = (line for line in leaving_lines(plan, actual) if " udp " in line)
+    table = flow_table(
+        snapshot.services.values(),
+        entry_options(options, facts.interface_addresses),
+        former=former_entries(leaving, snapshot.family),
+    )
+    return reconcile(snapshot.family, table)
 
 
 def _report(
-    desired: Desired, plan: Plan, written: int, *, notes: tuple[str, ...], seconds: dict[str, float]
+    desired: Desired,
+    plan: Plan,
+    written: int,
+    flows: ConntrackOutcome,
+    *,
+    notes: tuple[str, ...],
+    seconds: dict[str, float],
 ) -> FamilyReport:
     tables = desired.ruleset.tables.values()
     return FamilyReport(
@@ -207,6 +242,8 @@ def _report(
         services=desired.service_count,
         service_ports=desired.service_port_count,
         endpoints=desired.endpoint_count,
+        flows_listed=flows.listed,
+        flows_deleted=flows.deleted,
         seconds=seconds,
         notes=notes,
     )
