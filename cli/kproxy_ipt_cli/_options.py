@@ -19,7 +19,7 @@ from kproxy_ipt.config.flag_table import FLAGS, FlagKind, FlagSpec
 from kproxy_ipt.config.flags import effective_config
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.config.node import node_name
-from kproxy_ipt.daemon.log import Log, open_log
+from kproxy_ipt.daemon.log import Log, Verbosity, open_log
 from kproxy_ipt.daemon.machine import BackendWish, Target
 from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.objects.model import Objects
@@ -93,16 +93,24 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def source_options(command: Command) -> Command:
     """`--from` and `--context`."""
+    return _source_options(
+        command,
+        metavar="PATH|-",
+        text="Read objects from a file, a folder or standard input (-) instead of the cluster. Repeatable.",
+    )
+
+
+def watched_source_options(command: Command) -> Command:
+    """The same for a command that goes on reading."""
+    return _source_options(
+        command, metavar="PATH", text="Watch objects in a file or a folder instead of the cluster. Repeatable."
+    )
+
+
+def _source_options(command: Command, *, metavar: str, text: str) -> Command:
     for decorate in (
         click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig."),
-        click.option(
-            "paths",
-            "--from",
-            "-f",
-            multiple=True,
-            metavar="PATH|-",
-            help="Read objects from a file, a folder or standard input (-) instead of the cluster. Repeatable.",
-        ),
+        click.option("paths", "--from", "-f", multiple=True, metavar=metavar, help=text),
     ):
         command = decorate(command)
     return command
@@ -112,18 +120,18 @@ def flag_options(command: Command) -> Command:
     """All flags of kube-proxy that are no commands of their own here."""
     for spec in reversed(FLAGS):
         if spec.name not in _NOT_OPTIONS:
-            command = _flag_option(spec)(command)
+            command = _flag_option(spec, hidden=spec.name not in _SHOWN)(command)
     return command
 
 
 def every_flag_option(command: Command) -> Command:
     """All flags of kube-proxy: for the command that stands in for it."""
     for spec in reversed(FLAGS):
-        command = _flag_option(spec)(command)
+        command = _flag_option(spec, hidden=False)(command)
     return command
 
 
-def _flag_option(spec: FlagSpec) -> Callable[[Command], Command]:
+def _flag_option(spec: FlagSpec, *, hidden: bool) -> Callable[[Command], Command]:
     names = ["-v", "--v"] if spec.name == "v" else [f"--{spec.name}"]
     is_bool = spec.kind is FlagKind.BOOL
     default = f" [default: {spec.default}]" if spec.default and not is_bool else ""
@@ -134,7 +142,7 @@ def _flag_option(spec: FlagSpec) -> Callable[[Command], Command]:
         is_flag=False,
         flag_value="true" if is_bool else None,
         metavar="[true|false]" if is_bool else spec.kind.name,
-        hidden=spec.name not in _SHOWN,
+        hidden=hidden,
         help=spec.help + default,
     )
 
@@ -212,19 +220,11 @@ def request_of(paths: tuple[str, ...], context: str, options: Mapping[str, tuple
     """
     The request that source options and kube-proxy's flags make.
 
-    An address of the API server that stands on the command line counts more than one in a configuration file: who types
-    it means it. (kube-proxy ignores `--kubeconfig` beside `--config`.)
-
     Raises:
         ConfigError: File or flags are wrong; every problem is named.
     """
     flags = given_flags(options)
     effective, notes = read_config(flags)
-    kubeconfig = flags.get("kubeconfig", ("",))[-1]
-    if kubeconfig:
-        connection = msgspec.structs.replace(effective.client_connection, kubeconfig=kubeconfig)
-        effective = msgspec.structs.replace(effective, client_connection=connection)
-        notes = tuple(note for note in notes if "--kubeconfig" not in note)
     return Request(
         config=effective,
         config_notes=notes,
@@ -239,7 +239,8 @@ def log_of(config: Config) -> Log | None:
     """The log that `-v` and `--logging-format` ask for; None for silence."""
     if config.logging.verbosity <= 0:
         return None
-    return open_log(verbosity=config.logging.verbosity, as_json=True if config.logging.format == "json" else None)
+    verbosity = Verbosity(config.logging.verbosity)
+    return open_log(verbosity=verbosity, as_json=True if config.logging.format == "json" else None)
 
 
 def given_flags(options: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -248,11 +249,24 @@ def given_flags(options: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, 
 
 
 def read_config(flags: Mapping[str, tuple[str, ...]]) -> tuple[Config, tuple[str, ...]]:
-    """The effective configuration of *flags* and of the file that `--config` names, and notes about it."""
+    """
+    The effective configuration of *flags* and of the file that `--config` names, and notes about it.
+
+    An address of the API server that stands on the command line counts more than one in a configuration file: who types
+    it means it. (kube-proxy ignores `--kubeconfig` beside `--config`.)
+
+    Raises:
+        ConfigError: File or flags are wrong; every problem is named.
+    """
     path = flags.get("config", ("",))[-1]
     try:
         content = Path(path).read_bytes() if path else None
     except OSError as error:
         raise ConfigError((f"--config {path}: {error.strerror or error}",)) from error
     decoded = effective_config(content, path, flags)
-    return decoded.config, decoded.notes
+    kubeconfig = flags.get("kubeconfig", ("",))[-1]
+    if not kubeconfig:
+        return decoded.config, decoded.notes
+    connection = msgspec.structs.replace(decoded.config.client_connection, kubeconfig=kubeconfig)
+    notes = tuple(note for note in decoded.notes if "--kubeconfig" not in note)
+    return msgspec.structs.replace(decoded.config, client_connection=connection), notes

@@ -18,6 +18,8 @@ _SUMS = (
     "chains",
     "rules",
     "endpoints",
+    "flows_listed",
+    "flows_deleted",
 )
 
 
@@ -47,7 +49,7 @@ def report_document(report: RunReport, config_notes: Iterable[str] = ()) -> dict
     """
     families = report.families.values()
     seconds = dict(report.seconds)
-    for phase in ("list", "build", "plan", "restore"):
+    for phase in ("list", "build", "plan", "restore", "conntrack"):
         seconds[phase] = sum(family.seconds.get(phase, 0.0) for family in families)
     return {
         "node": report.node,

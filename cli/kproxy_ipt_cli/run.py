@@ -15,7 +15,7 @@ from kproxy_ipt.config.model import Config
 from kproxy_ipt.config.node import node_name
 from kproxy_ipt.daemon.cleanup import clean_up
 from kproxy_ipt.daemon.family_loop import Clocks
-from kproxy_ipt.daemon.log import Log, open_log
+from kproxy_ipt.daemon.log import Log, Verbosity, open_log
 from kproxy_ipt.daemon.machine import Target, tune_after, tune_before
 from kproxy_ipt.daemon.main import run_daemon
 from kproxy_ipt.daemon.metrics_pages import Process
@@ -28,9 +28,9 @@ from kproxy_ipt_cli._options import (
     every_flag_option,
     given_flags,
     read_config,
-    source_options,
     target_of,
     target_options,
+    watched_source_options,
 )
 
 KUBERNETES_VERSION = "v1.36.2"
@@ -44,9 +44,10 @@ KUBERNETES_VERSION = "v1.36.2"
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="From one comparison of all rules with the kernel to the next. Changes by others are noticed at once anyway.",
+    help="From one comparison of all rules and UDP flows with the kernel to the next. Most changes by others are "
+    "noticed without it: on nft at once, on legacy within two seconds if rules or chains came or went.",
 )
-@source_options
+@watched_source_options
 @target_options
 @every_flag_option
 @failing
@@ -64,8 +65,10 @@ def command(
     """
     Stand in for kube-proxy: watch Services, EndpointSlices and the own Node, and keep the rules in step.
 
-    Takes kube-proxy's configuration file and flags. SIGTERM ends it, and the rules stay; SIGHUP compares everything
-    with the kernel. With `--from` it watches files and folders instead of a cluster.
+    Takes kube-proxy's configuration file and flags. SIGTERM and Ctrl-C end it, and the rules stay; SIGHUP compares all
+    rules with the kernel. With `--from` it watches files and folders instead of a cluster.
+
+    With --version, --cleanup, --init-only or --write-config-to it does what these say, and ends.
 
     \b
     Examples:
@@ -81,7 +84,8 @@ def command(
     config, notes = read_config(flags)
     target = target_of(netns=netns, backend=backend, family=family, lock_wait=lock_wait)
     as_json = True if config.logging.format == "json" else None
-    log = open_log(verbosity=config.logging.verbosity, as_json=as_json)
+    verbosity = Verbosity(config.logging.verbosity)
+    log = open_log(verbosity=verbosity, as_json=as_json)
     for note in notes:
         log.warning("configuration", note=note)
     if flags.get("write-config-to"):
@@ -91,7 +95,7 @@ def command(
     elif _is_on(flags, "init-only"):
         _make_kernel_settings(config, target, log)
     else:
-        _run(config, target, log, paths, context, flags, compare_period)
+        _run(config, target, log, verbosity, paths, context, flags, compare_period)
 
 
 def _is_on(flags: dict[str, tuple[str, ...]], name: str) -> bool:
@@ -120,6 +124,7 @@ def _run(
     config: Config,
     target: Target,
     log: Log,
+    verbosity: Verbosity,
     paths: tuple[str, ...],
     context: str,
     flags: dict[str, tuple[str, ...]],
@@ -131,7 +136,7 @@ def _run(
         flags={flag: values[-1] for flag, values in flags.items()},
         command_line=tuple(sys.argv),
         started_ns=time.time_ns(),
-        set_verbosity=lambda _: None,
+        set_verbosity=verbosity.set,
     )
     settings = Settings(
         config=config, node_name=name, target=target, process=process, compare_period_s=compare_period_s

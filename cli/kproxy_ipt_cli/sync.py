@@ -52,8 +52,8 @@ def command(
     """
     Write what differs between the objects and the kernel, and nothing else.
 
-    Health check node ports are not served once this command has ended, and connections that are tracked already keep
-    their endpoint.
+    Flows of UDP that contradict the new rules are ended; TCP connections stay with their endpoint. Health check node
+    ports are not served once this command has ended.
 
     \b
     Examples:
@@ -94,6 +94,8 @@ def _print_text(report: RunReport) -> None:
     click.echo(f"node {report.node}, backend {report.backend}: {report.reason}")
     columns = ("family", "services", "endpoints", "rules", "chains+", "chains-", "transactions", "seconds")
     print_table(columns, [_row(family, one) for family, one in report.families.items()])
+    if flows := sum(one.flows_deleted for one in report.families.values()):
+        click.echo(f"stale flows of UDP ended: {flows}")
     click.echo(_outcome(report))
 
 

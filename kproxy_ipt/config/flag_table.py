@@ -67,13 +67,20 @@ _RUN = (
         "Write the effective configuration to this file and exit.",
         is_kept=True,
     ),
-    FlagSpec("cleanup", "", FlagKind.BOOL, "false", "Remove all rules that kube-proxy may have left and exit.", True),
+    FlagSpec(
+        "cleanup",
+        "",
+        FlagKind.BOOL,
+        "false",
+        "Remove all rules of iptables mode, ours or kube-proxy's, and exit.",
+        is_kept=True,
+    ),
     FlagSpec(
         "init-only",
         "",
         FlagKind.BOOL,
         "false",
-        "Do what needs full root privileges and exit; afterwards CAP_NET_ADMIN is enough.",
+        "Make kernel settings, which need full root privileges, and exit; afterwards CAP_NET_ADMIN is enough.",
         is_kept=True,
     ),
     FlagSpec("master", "", FlagKind.STRING, "", "URL of the API server; overrides the one of the kubeconfig.", True),
@@ -117,7 +124,7 @@ _API = (
         "clientConnection.kubeconfig",
         FlagKind.STRING,
         "",
-        "Path of the kubeconfig file. Unset: in-cluster.",
+        "Path of the kubeconfig file. Unset: $KUBECONFIG, ~/.kube/config, the service account of the pod.",
     ),
     FlagSpec(
         "kube-api-content-type",
@@ -133,7 +140,7 @@ _API = (
         "configSyncPeriod",
         FlagKind.DURATION,
         "15m0s",
-        "How often the objects of the API server are read anew. Must be greater than 0.",
+        "Accepted, not used: watches keep objects up to date. Must be greater than 0.",
     ),
 )
 
@@ -182,13 +189,13 @@ _SERVERS = (
         "false",
         "Exit when a server cannot open its port, instead of trying again.",
     ),
-    FlagSpec("profiling", "enableProfiling", FlagKind.BOOL, "false", "Serve profiles on the metrics server."),
+    FlagSpec("profiling", "enableProfiling", FlagKind.BOOL, "false", "Serve /debug/ on the metrics server."),
     FlagSpec(
         "show-hidden-metrics-for-version",
         "showHiddenMetricsForVersion",
         FlagKind.STRING,
         "",
-        "The previous minor version, to show metrics that were hidden since.",
+        "The previous minor version. Accepted, without effect: no metric is hidden.",
     ),
 )
 
@@ -227,7 +234,8 @@ _RULES = (
         "iptables.syncPeriod",
         FlagKind.DURATION,
         "30s",
-        "How often failed syncs are tried again and stale rules are looked for. Must be greater than 0.",
+        "Longest wait before a failed sync is tried again; /healthz fails when a change is not written after twice "
+        "this time. Nothing is done periodically. Must be greater than 0.",
         also=("nftables.syncPeriod",),
     ),
     FlagSpec(
@@ -235,7 +243,7 @@ _RULES = (
         "iptables.minSyncPeriod",
         FlagKind.DURATION,
         "1s",
-        "Shortest time between two syncs. 0: every change is written at once.",
+        "Shortest time from the end of a sync to the start of the next. 0: none.",
         also=("nftables.minSyncPeriod",),
     ),
     FlagSpec(
@@ -326,13 +334,19 @@ _MACHINE = (
 
 _IPVS_HELP = "Of ipvs mode: accepted, without effect."
 _IPVS = (
-    FlagSpec("ipvs-sync-period", "ipvs.syncPeriod", FlagKind.DURATION, "30s", "The sync period if the mode is ipvs."),
+    FlagSpec(
+        "ipvs-sync-period",
+        "ipvs.syncPeriod",
+        FlagKind.DURATION,
+        "30s",
+        "Takes the place of --iptables-sync-period if the mode is ipvs.",
+    ),
     FlagSpec(
         "ipvs-min-sync-period",
         "ipvs.minSyncPeriod",
         FlagKind.DURATION,
         "1s",
-        "The shortest time between two syncs if the mode is ipvs.",
+        "Takes the place of --iptables-min-sync-period if the mode is ipvs.",
     ),
     FlagSpec("ipvs-scheduler", "ipvs.scheduler", FlagKind.STRING, "", _IPVS_HELP),
     FlagSpec("ipvs-exclude-cidrs", "ipvs.excludeCIDRs", FlagKind.LIST, "", _IPVS_HELP),
@@ -344,22 +358,29 @@ _IPVS = (
 
 _ALPHA = "Needs the feature gate LoggingAlphaOptions. Accepted, without effect."
 _LOGGING = (
-    FlagSpec("v", "logging.verbosity", FlagKind.UINT, "0", "Verbosity of the log.", is_kept=True),
+    FlagSpec("v", "logging.verbosity", FlagKind.UINT, "0", "Verbosity of the log; from 2 on every step.", True),
     FlagSpec(
         "vmodule",
         "logging.vmodule",
         FlagKind.VMODULE,
         "",
-        "Pairs pattern=N, comma-separated: the verbosity of single files. Text format only.",
+        "Pairs pattern=N, comma-separated. Accepted, without effect. Text format only.",
         is_kept=True,
     ),
-    FlagSpec("logging-format", "logging.format", FlagKind.STRING, "text", "Format of the log: text or json.", True),
+    FlagSpec(
+        "logging-format",
+        "logging.format",
+        FlagKind.STRING,
+        "text",
+        "text: lines for people on a terminal, JSON lines elsewhere. json: JSON lines.",
+        is_kept=True,
+    ),
     FlagSpec(
         "log-flush-frequency",
         "logging.flushFrequency",
         FlagKind.DURATION,
         "5s",
-        "Longest time between two flushes of the log.",
+        "Accepted, not used: each line is written at once.",
         is_kept=True,
     ),
     *(

@@ -139,7 +139,7 @@ class Ration:
         self._is_running = False
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the next one is allowed, or, while a sync runs (which may be one), until asking again is worth it."""
+        """Seconds until the next one is allowed; while a sync runs, which may be one, until the next look."""
         return max(self._least_s if self._is_running else 0.0, self._next_s - now_s)
 
     def began(self) -> None:

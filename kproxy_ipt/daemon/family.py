@@ -4,9 +4,13 @@ Syncs of one family: what is wanted goes into its tables, a part of it or all.
 Everything here blocks and runs in the kernel thread of the family. A partial sync writes what changed since the last
 one that succeeded, and reads nothing; a full one reads the tables first and so finds and repairs whatever else differs.
 After a failure the next sync is a full one, for nobody knows then what the kernel has.
+
+Where the kernel refuses a rule that is there for one Service, and refuses it again after everything was compared, that
+Service is set aside and the rest is written in the same run: it costs the others nothing.
 """
 
 from collections.abc import Mapping
+from itertools import count
 
 import msgspec
 
@@ -14,7 +18,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, tune_after
 from kproxy_ipt.daemon.sync import TABLES, Stopwatch
-from kproxy_ipt.errors import KproxyError
+from kproxy_ipt.errors import KproxyError, RestoreError
 from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.flows import former_entries, leaving_lines
@@ -29,7 +33,10 @@ from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import ServiceName, States
 
 EVERYTHING = "scheduled comparison"
-"""The reason of the comparison that also looks at every tracked flow."""
+"""The reason of the comparison that also looks at every tracked flow, and tries again what was set aside."""
+
+_MOST_ASIDE = 20
+"""Services that one run sets aside at most; where more are refused, something else is wrong as well."""
 
 
 class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +69,8 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
         repaired: `(table, chain)` that differed though nothing had changed: drift.
         seconds: Of the whole run.
         restore_seconds: Of the restore program, lock included.
+        set_aside: Services that have no rules since this run, and why.
+        aside_count: Services that have no rules, those of earlier runs too.
         error: Why the kernel does not have what is wanted, or None.
     """
 
@@ -76,7 +85,17 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     restore_seconds: float = 0.0
+    set_aside: Mapping[ServiceName, str] = msgspec.field(default_factory=dict)
+    aside_count: int = 0
     error: KproxyError | None = None
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """A plan that the kernel took; *actual* is what it had before, empty if nobody looked."""
+
+    plan: Plan
+    actual: SavedTables
+    outcome: SyncOutcome
 
 
 class ProcessNote:
@@ -119,19 +138,46 @@ class FamilySync:
         if request.options is not None:
             self.rules.set_options(request.options)
         self.rules.update(request.changes)
-        is_full = bool(request.reason) or self.rules.needs_full
         is_drift = self._has_synced and not (request.changes or self.rules.needs_full)
+        if request.reason == EVERYTHING:
+            self.rules.try_again()
+        is_full = bool(request.reason) or self.rules.needs_full
+        set_aside: dict[ServiceName, str] = {}
         try:
-            plan, actual = self._plan(full=is_full)
-            outcome = self._apply(plan, is_full=is_full, is_drift=is_drift)
+            written = self._write(is_full=is_full, is_drift=is_drift, set_aside=set_aside)
         except KproxyError as error:
             self.rules.require_full()
-            return SyncOutcome(full=is_full, error=error, seconds=watch.total()["total"])
-        self.rules.commit()
-        self._remember_flows(request, plan, actual)
-        self._has_synced = True
-        counts = {table: rules for table, (_, rules) in self.rules.counts().items()}
-        return msgspec.structs.replace(outcome, rules=counts, seconds=watch.total()["total"])
+            outcome = SyncOutcome(full=is_full, error=error)
+        else:
+            self.rules.commit()
+            self._remember_flows(request, written.plan, written.actual)
+            self._has_synced = True
+            outcome = written.outcome
+        return msgspec.structs.replace(
+            outcome,
+            rules={table: rules for table, (_, rules) in self.rules.counts().items()},
+            seconds=watch.total()["total"],
+            set_aside=set_aside,
+            aside_count=self.rules.aside_count,
+        )
+
+    def _write(self, *, is_full: bool, is_drift: bool, set_aside: dict[ServiceName, str]) -> _Written:
+        """Plan and apply until the kernel takes it: compare first (there may be drift), then set Services aside."""
+        refused = ""
+        for attempt in count():
+            plan, actual = self._plan(full=is_full)
+            try:
+                return _Written(plan, actual, self._apply(plan, is_full=is_full, is_drift=is_drift))
+            except RestoreError as error:
+                self.rules.require_full()
+                name = self.rules.service_of(error.chain, error.rule)
+                if is_full and (name is None or len(set_aside) >= _MOST_ASIDE or attempt > 2 * _MOST_ASIDE):
+                    raise
+                if is_full and name is not None and error.rule == refused:
+                    self.rules.set_aside(name)
+                    set_aside[name] = str(error)
+                is_full, is_drift, refused = True, False, error.rule
+        raise AssertionError("unreachable")
 
     def clean_flows(self) -> ConntrackOutcome | None:
         """

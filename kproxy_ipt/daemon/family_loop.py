@@ -200,6 +200,9 @@ class FamilyLoop:
                 bytes=outcome.bytes,
                 seconds=round(outcome.seconds, 4),
             )
+        metrics.quarantined(family, outcome.aside_count)
+        for (namespace, name), reason in outcome.set_aside.items():
+            self._log.warning("service set aside", family=family, service=f"{namespace}/{name}", reason=reason)
         self._record_repairs(outcome)
 
     def _record_failure(self, outcome: SyncOutcome) -> None:

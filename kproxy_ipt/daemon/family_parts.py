@@ -113,7 +113,9 @@ class FamilyParts:
         try:
             await work
         except Exception as error:  # noqa: BLE001 - a bug here must not take rules from a node
-            self._log.warning(what, family=self.family, error=repr(error), now="tried again at the next sync")
+            self._log.warning(
+                "left undone", family=self.family, what=what, error=repr(error), now="tried again at the next sync"
+            )
 
     async def _update_health_ports(self, options: RuleOptions) -> None:
         wanted = WantedPorts(

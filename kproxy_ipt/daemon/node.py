@@ -30,15 +30,24 @@ def own_node(objects: Objects, config: Config, name: str) -> NodeFacts:
 
 def node_notes(objects: Objects, config: Config, node: NodeFacts, families: frozenset[Family]) -> tuple[str, ...]:
     """What is odd about the node, one line each; nothing of it stops a run."""
-    notes = [*family_notes(config, node_ips(config.bind_address, node.addresses), node.pod_cidrs, families)]
-    notes.extend(_identity_notes(objects, node))
-    notes.extend(
+    return (*range_notes(config, node, families), *_identity_notes(objects, node))
+
+
+def range_notes(config: Config, node: NodeFacts, families: frozenset[Family]) -> tuple[str, ...]:
+    """
+    What is odd about the ranges of local traffic on this node, one line each.
+
+    Raises:
+        ConfigError: All of them are of a family that the node does not have.
+    """
+    undetected = (
         f"{family.api_name}: no local traffic detector (clusterCIDR): off-cluster sources are not masqueraded for "
         "cluster IPs, and pods get no short cut past externalTrafficPolicy Local"
         for family in sorted(families)
         if local_traffic(config, node, family) is None
     )
-    return tuple(notes)
+    known = family_notes(config, node_ips(config.bind_address, node.addresses), node.pod_cidrs, families)
+    return (*known, *undetected)
 
 
 def _identity_notes(objects: Objects, node: NodeFacts) -> Iterator[str]:

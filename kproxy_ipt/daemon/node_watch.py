@@ -8,8 +8,11 @@ where they would masquerade wrongly.
 
 from collections.abc import Callable
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, DetectLocalMode
 from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.node import range_notes
+from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.state.model import NodeFacts
 from kproxy_ipt.state.snapshot import node_facts
@@ -41,6 +44,7 @@ class NodeWatch:
         self._clock = clock
         self._is_there = False
         self._reminded_s: float | None = None
+        self._told: frozenset[str] = frozenset()
 
     def seen(self, node: Node | None) -> bool:
         """Take in the own Node, None where it is not; whether rules may depend on what changed."""
@@ -67,6 +71,21 @@ class NodeWatch:
         if odd and (self._reminded_s is None or now_s - self._reminded_s >= REMIND_S):
             self._reminded_s = now_s
             self._log.warning("node", node=self.facts.name, odd=odd)
+
+    def tell_ranges(self, families: frozenset[Family]) -> None:
+        """
+        Say what is odd about configuration and node together, when it becomes so.
+
+        What `sync --once` refuses is said as well, and the daemon goes on: a Node that changes must not end it.
+        """
+        try:
+            notes = range_notes(self.config, self.facts, families)
+        except ConfigError as error:
+            notes = error.problems
+        for note in notes:
+            if note not in self._told:
+                self._log.warning("configuration", note=note)
+        self._told = frozenset(notes)
 
     def _oddity(self) -> str:
         if self.blocked:

@@ -314,6 +314,7 @@ class Proxy:
         self._node.remind()
         if self._node.blocked:
             return
+        self._node.tell_ranges(frozenset(self._parts))
         for family, part in self._parts.items():
             options = rule_options(self._config, self._node.facts, self._facts, family, endpoint_count=0)
             part.set_options(options, entry_options(options, self._facts.interface_addresses), reason)

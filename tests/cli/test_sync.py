@@ -38,6 +38,10 @@ _PLAIN = """
 {{apiVersion: v1, kind: Service, metadata: {{name: plain-{n}, namespace: demo}},
  spec: {{clusterIP: 10.96.8.{n}, ports: [{{port: 80}}]}}}}
 """
+_FLOW = (
+    "conntrack -I -p udp -s 10.244.1.5 -d 10.96.0.53 --sport 4000 --dport 53 "
+    "-r 10.244.2.53 -q 10.244.1.5 --reply-port-src 5353 --reply-port-dst 4000 --timeout 100"
+)
 _NO_NAT = """[ "$1" = --version ] && exec $REAL "$@"
 echo "can't initialize ip6tables table \\`nat': Table does not exist" >&2
 exit 3"""
@@ -50,7 +54,8 @@ def test_object_holds_the_documented_fields(invoke: Invoke, lab: Lab) -> None:
 
     assert ran.exit_code == document["exit_code"] == 0
     assert set(document) > _FIELDS | {"families", "seconds", "warnings", "notes", "unavailable", "backend", "reason"}
-    assert set(document["seconds"]) == {"machine", "read", "list", "build", "plan", "restore", "total"}
+    phases = {"machine", "read", "list", "build", "plan", "restore", "conntrack", "total"}
+    assert set(document["seconds"]) == phases
     assert set(document["families"]) == {"ipv4", "ipv6"}
     assert (document["services"], document["endpoints"]) == (6, 21)
     for field in _FIELDS - {"services", "rejected"}:
@@ -210,3 +215,33 @@ def test_settings_are_made_only_where_rules_need_them(invoke: Invoke, lab: Lab, 
             settings.append(Path("/proc/sys/net/ipv4/conf/all/route_localnet").read_text().strip())
 
     assert settings == ["0", "0", "1"]
+
+
+def test_a_deleted_file_ends_the_flows_of_its_service(
+    invoke: Invoke, lab: Lab, netns: str, examples: Path, tmp_path: Path
+) -> None:
+    """C04: a run without the file learns from the rules that go which flows were the Service's, and counts them."""
+    options = ("--from", tmp_path, *lab[2:])
+    for name in ("dns.yaml", "web.yaml"):
+        (tmp_path / name).write_bytes((examples / name).read_bytes())
+    assert invoke("sync", "--once", *options).exit_code == 0
+    with inside(netns):
+        subprocess.run(_FLOW.split(), capture_output=True, check=True)
+    kept = json.loads(invoke("sync", "--once", *options, "--output", "json").stdout)
+    (tmp_path / "dns.yaml").unlink()
+    lines = invoke("sync", "--once", *options).stdout.splitlines()
+
+    assert (kept["flows_listed"], kept["flows_deleted"]) == (1, 0)
+    assert lines[-2:] == ["stale flows of UDP ended: 1", "written"]
+
+
+def test_a_dry_run_ends_no_flow(invoke: Invoke, lab: Lab, netns: str) -> None:
+    """A record that contradicts the rules to come outlives a dry run and goes with the sync."""
+    with inside(netns):
+        subprocess.run(_FLOW.replace("10.244.2.53", "10.244.2.99").split(), capture_output=True, check=True)
+    deleted = [
+        json.loads(invoke("sync", "--once", *options, *lab, "--output", "json").stdout)["families"]["ipv4"]
+        for options in (("--dry-run",), (), ())
+    ]
+
+    assert [report["flows_deleted"] for report in deleted] == [0, 1, 0]

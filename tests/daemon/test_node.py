@@ -1,10 +1,14 @@
 """The own node: what is refused, and what is only said."""
 
+import time
+
 import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, DetectLocalMode
+from kproxy_ipt.daemon.log import Verbosity, open_log
 from kproxy_ipt.daemon.node import node_notes, own_node
+from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.testing.desired import objects_of
 from kproxy_ipt.testing.objects import endpoint_slice, node, service, slice_endpoint
@@ -73,3 +77,22 @@ def test_missing_detector_is_said_for_its_family_alone() -> None:
 
     assert "IPv6: no local traffic detector" in notes
     assert "IPv4: no local" not in notes
+
+
+def test_odd_ranges_are_told_when_they_become_odd(capsys: pytest.CaptureFixture[str]) -> None:
+    """A daemon says once that nothing detects local traffic, and again only after it was otherwise meanwhile."""
+    log = open_log(verbosity=Verbosity(0))
+    watch = NodeWatch("n1", Config(), log, time.monotonic)
+    for prefixes in ((), (), ("10.0.0.0/8",), ()):
+        watch.config = Config(cluster_cidrs=prefixes)
+        watch.tell_ranges(frozenset({Family.IPV4}))
+
+    assert capsys.readouterr().err.count("no local traffic detector") == 2
+
+
+def test_ranges_of_a_family_that_the_node_lacks_end_no_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a single run refuses is a warning for one that goes on."""
+    watch = NodeWatch("n1", Config(cluster_cidrs=("fd00::/48",)), open_log(verbosity=Verbosity(0)), time.monotonic)
+    watch.tell_ranges(frozenset({Family.IPV4}))
+
+    assert '"level": "warning"' in capsys.readouterr().err

@@ -31,7 +31,7 @@ def test_seconds_add_up_by_phase() -> None:
     """Phases of families are added, those of the run stay, and what never ran is 0."""
     seconds = report_document(_report())["seconds"]
 
-    assert seconds == {"total": 2.0, "list": 0.0, "build": 0.0, "plan": 0.75, "restore": 0.0}
+    assert seconds == {"total": 2.0, "list": 0.0, "build": 0.0, "plan": 0.75, "restore": 0.0, "conntrack": 0.0}
 
 
 def test_first_error_counts() -> None:

@@ -1,4 +1,4 @@
-"""Clean-up of connection tracking with real flows through real rules."""
+"""Clean-up of connection tracking with real flows through real rules, mostly by the sync that makes them stale."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,11 +16,8 @@ from kproxy_ipt.kernel.conntrack import (
 )
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import EndpointSlice, Objects, Service
-from kproxy_ipt.plan.flows import entry_options, former_entries, leaving_lines
-from kproxy_ipt.plan.plan import plan_sync
-from kproxy_ipt.rules.build import build_ruleset
+from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.options import rule_options
-from kproxy_ipt.ruleset.scan import scan_save
 from kproxy_ipt.state.flows import Entry, FlowTable, flow_table
 from kproxy_ipt.state.model import MachineFacts, NodeFacts, Snapshot
 from kproxy_ipt.state.snapshot import take_snapshot
@@ -47,7 +44,6 @@ def _table(
     lab: Lab,
     family: Family,
     *objects: Service | EndpointSlice,
-    former: frozenset[Entry] = frozenset(),
     protocols: Sequence[str] = ("udp",),
 ) -> FlowTable:
     with inside(lab.node.netns):
@@ -55,12 +51,16 @@ def _table(
     machine = MachineFacts(interface_addresses=addresses)
     options = rule_options(Config(), NodeFacts(name=NODE_NAME), machine, family, endpoint_count=0)
     states = _snapshot(family, *objects).services.values()
-    return flow_table(states, entry_options(options, addresses), former=former, protocols=protocols)
+    return flow_table(states, entry_options(options, addresses), protocols=protocols)
 
 
 def _clean(lab: Lab, family: Family, *objects: Service | EndpointSlice) -> ConntrackOutcome:
     with inside(lab.node.netns):
         return reconcile(family, _table(lab, family, *objects))
+
+
+def _deleted(report: RunReport) -> int:
+    return sum(family.flows_deleted for family in report.families.values())
 
 
 def _udp_session(place: Place, address: str, port: int = 80) -> Session:
@@ -94,7 +94,7 @@ def _answers(sessions: Mapping[str, Session], timeout_s: float = 1.0) -> dict[st
 
 
 def test_a_socket_from_before_the_first_endpoint_reaches_it(lab: Lab, sync: Sync, family: Family, web: Service) -> None:
-    """A flow that was tracked without translation goes to the new endpoint after the clean-up, others stay."""
+    """C01: a flow that was tracked without translation goes to the new endpoint after the next sync, others stay."""
     other = service("other", cluster_ip=cluster_ip(family, 11), ports=[service_port(80, protocol="UDP")])
     others = (other, endpoints(other, family, lab.pod("podC"), lab.pod("podD")))
     sync(*others)
@@ -102,10 +102,9 @@ def test_a_socket_from_before_the_first_endpoint_reaches_it(lab: Lab, sync: Sync
         before = neighbour.ask().name
         session = stack.enter_context(_udp_session(lab.pod("podA"), cluster_ip(family)))
         assert Outcome.TIMEOUT == session.ask(_SHORT_S).outcome
-        objects = (*others, web, endpoints(web, family, lab.pod("podB")))
-        sync(*objects)
+        report = sync(*others, web, endpoints(web, family, lab.pod("podB")))
 
-        assert 1 == _clean(lab, family, *objects).deleted
+        assert 1 == _deleted(report)
         assert "podB" == session.ask().name
         assert before == neighbour.ask().name
 
@@ -113,35 +112,25 @@ def test_a_socket_from_before_the_first_endpoint_reaches_it(lab: Lab, sync: Sync
 def test_all_entries_of_a_replaced_endpoint_reach_the_new_one(
     lab: Lab, sync: Sync, family: Family, web: Service, sessions: Mapping[str, Session]
 ) -> None:
-    """Cluster IP, external IP, load balancer IP and node port are cleaned alike."""
+    """C05: cluster IP, external IP, load balancer IP and node port are cleaned alike, and once is enough."""
     sync(web, endpoints(web, family, lab.pod("podB")))
     assert dict.fromkeys(sessions, "podB") == _answers(sessions)
     objects = (web, endpoints(web, family, lab.pod("podC")))
-    sync(*objects)
+    report = sync(*objects)
 
-    assert len(sessions) == _clean(lab, family, *objects).deleted
+    assert len(sessions) == _deleted(report)
+    assert 0 == _clean(lab, family, *objects).deleted
     assert dict.fromkeys(sessions, "podC") == _answers(sessions)
 
 
 def test_a_deleted_service_keeps_no_flow(
-    lab: Lab,
-    sync: Sync,
-    family: Family,
-    web: Service,
-    sessions: Mapping[str, Session],
-    iptables: Callable[..., str],
+    lab: Lab, sync: Sync, family: Family, web: Service, sessions: Mapping[str, Session]
 ) -> None:
-    """From the rules that go a run without memory learns all entries; no datagram reaches the endpoint any more."""
+    """C04: from the rules that go a run learns all entries; no datagram reaches the endpoint any more."""
     sync(web, endpoints(web, family, lab.pod("podB")))
     assert dict.fromkeys(sessions, "podB") == _answers(sessions)
-    saved = scan_save(iptables(lab, suffix="-save"))
-    desired = build_ruleset(_snapshot(family), Config(), MachineFacts())
-    former = former_entries(leaving_lines(plan_sync(desired, saved, staged=False), saved), family)
-    sync()
 
-    with inside(lab.node.netns):
-        outcome = reconcile(family, _table(lab, family, former=former))
-    assert len(sessions) == outcome.deleted
+    assert len(sessions) == _deleted(sync())
     assert "podB" not in _answers(sessions, _SHORT_S).values()
 
 
@@ -150,9 +139,8 @@ def test_the_last_endpoint_that_goes_takes_its_flows_along(lab: Lab, sync: Sync,
     sync(web, endpoints(web, family, lab.pod("podB")))
     with _udp_session(lab.pod("podA"), cluster_ip(family)) as session:
         assert "podB" == session.ask().name
-        sync(web)
 
-        assert 1 == _clean(lab, family, web).deleted
+        assert 1 == _deleted(sync(web))
         assert Outcome.REFUSED == session.ask().outcome
 
 
@@ -168,6 +156,7 @@ def test_foreign_flows_to_the_number_of_a_node_port_survive(lab: Lab, sync: Sync
 
         with inside(lab.node.netns):
             outcomes = [reconcile(family, each) for each in (table, _with_filler(table))]
+        assert 0 == _deleted(sync(web))
     assert [0, 0] == [outcome.deleted for outcome in outcomes]
     assert outcomes[1].listed >= 2
 
@@ -181,29 +170,27 @@ def _with_filler(table: FlowTable) -> FlowTable:
 def test_answered_flows_stay_with_their_endpoints_at_every_restart(
     lab: Lab, sync: Sync, family: Family, web: Service
 ) -> None:
-    """Three runs that know nothing of each other delete none of 20 flows, though everything is new to each."""
+    """C06: three runs that know nothing of each other delete none of 20 flows, though everything is new to each."""
     objects = (web, endpoints(web, family, lab.pod("podB"), lab.pod("podC")))
     sync(*objects)
     with ExitStack() as stack:
         opened = [stack.enter_context(_udp_session(lab.pod("podA"), cluster_ip(family))) for _ in range(20)]
         before = [session.ask().name for session in opened]
-        for _ in range(3):
-            sync(*objects)
+        reports = [sync(*objects).families[family] for _ in range(3)]
 
-            assert 0 == _clean(lab, family, *objects).deleted
+        assert [0, 0, 0] == [report.flows_deleted for report in reports]
+        assert min(report.flows_listed for report in reports) >= 20
         assert before == [session.ask().name for session in opened]
     assert {"podB", "podC"} == set(before)
 
 
 def test_policy_local_moves_a_flow_to_the_new_local_endpoint(lab: Lab, sync: Sync, family: Family) -> None:
-    """Other nodes have endpoints all the time; the client waits and then meets the new local pod, nobody else."""
+    """C07: other nodes have endpoints all the time; the client waits and then meets the new local pod, nobody else."""
     dns = open_service(family, protocol="UDP", internal_policy="Local")
     names = []
     with _udp_session(lab.pod("podA"), cluster_ip(family)) as session:
         for pods in (["podB"], [], ["podC"]):
-            objects = (dns, endpoints(dns, family, *(lab.pod(pod) for pod in pods), endpoint(lab.remote, family)))
-            sync(*objects)
-            _clean(lab, family, *objects)
+            sync(dns, endpoints(dns, family, *(lab.pod(pod) for pod in pods), endpoint(lab.remote, family)))
             names.append(session.ask(_SHORT_S).name)
 
     assert ["podB", "", "podC"] == names
