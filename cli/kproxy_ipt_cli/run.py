@@ -14,6 +14,7 @@ from kproxy_ipt.config.encode import encode_config
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.config.node import node_name
 from kproxy_ipt.daemon.cleanup import clean_up
+from kproxy_ipt.daemon.cluster_events import ClusterEvents
 from kproxy_ipt.daemon.family_loop import Clocks
 from kproxy_ipt.daemon.log import Log, Verbosity, open_log
 from kproxy_ipt.daemon.machine import Target, tune_after, tune_before
@@ -142,12 +143,14 @@ def _run(
         config=config, node_name=name, target=target, process=process, compare_period_s=compare_period_s
     )
     log.info("start", version=__version__, node=name, source="files" if paths else "cluster")
+    source, events = _source(config, name, paths, context, flags, log)
     asyncio.run(
         run_daemon(
             settings,
-            _source(config, name, paths, context, flags, log),
+            source,
             log,
             Clocks(time.monotonic, time.time),
+            events=events,
             config_path=flags.get("config", ("",))[-1],
             read_config=lambda: read_config(flags)[0],
         )
@@ -156,19 +159,24 @@ def _run(
 
 def _source(
     config: Config, name: str, paths: tuple[str, ...], context: str, flags: dict[str, tuple[str, ...]], log: Log
-) -> Source:
+) -> tuple[Source, ClusterEvents]:
+    """Where objects come from, and whom to tell about what happens to them."""
     if paths:
         from kproxy_ipt.sources.folder_watch import FolderSource
 
         def note(line: str) -> None:
             log.warning("files", note=line)
 
-        return FolderSource(paths, note=note)
+        return FolderSource(paths, note=note), ClusterEvents(name)
     from kproxy_ipt.sources.cluster import ClusterConnection
+    from kproxy_ipt.sources.event_recorder import EventRecorder
     from kproxy_ipt.sources.watch import ClusterSource
 
+    def failed(line: str) -> None:
+        log.warning("cluster event", lost=line)
+
     connection = config.client_connection
-    return ClusterSource(
+    source = ClusterSource(
         ClusterConnection(
             kubeconfig=connection.kubeconfig,
             context=context,
@@ -178,3 +186,4 @@ def _source(
         ),
         name,
     )
+    return source, ClusterEvents(name, EventRecorder(source.session, name, failed=failed))

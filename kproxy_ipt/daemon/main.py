@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kproxy_ipt.config.model import Config
+from kproxy_ipt.daemon.cluster_events import ClusterEvents
 from kproxy_ipt.daemon.family_loop import Clocks
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.proxy import Proxy, Settings, Source
@@ -30,6 +31,7 @@ async def run_daemon(
     log: Log,
     clocks: Clocks,
     *,
+    events: ClusterEvents,
     config_path: str = "",
     read_config: Callable[[], Config] | None = None,
 ) -> None:
@@ -43,6 +45,7 @@ async def run_daemon(
         source: Of the objects.
         log: Told what happens.
         clocks: Time.
+        events: Tells the cluster.
         config_path: Configuration file, "" for none.
         read_config: Reads it anew, flags included.
 
@@ -52,7 +55,8 @@ async def run_daemon(
         Exception: A bug, wherever it showed; it is in the log.
     """
     notifier = Notifier()
-    proxy = Proxy(settings, source, log, clocks, on_ready=notifier.ready)
+    proxy = Proxy(settings, source, log, clocks, report=events.port_not_served, on_ready=notifier.ready)
+    events.started()
     _set_oom_score(settings.config.oom_score_adj)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -66,7 +70,7 @@ async def run_daemon(
         stop.set()
 
     loop.set_exception_handler(lambda _, context: _judge(context, log, failed))
-    works = [proxy.run(), _stay_alive(notifier)]
+    works = [proxy.run(), events.run(), _stay_alive(notifier)]
     if config_path and read_config is not None:
         works.append(_follow_config(config_path, read_config, proxy, notifier, log))
     tasks = [asyncio.create_task(_report_failure(work, failed)) for work in works]

@@ -5,7 +5,8 @@ Objects from a cluster: all Services, EndpointSlices and the own Node, listed th
 here are the client and the clock. The client's own model classes are left out: answers are taken as bytes and decoded
 page by page, so that a large cluster costs little time and memory.
 
-This is the only importer of `kubernetes`, and only inside functions: the import costs a second.
+This and `api_client.py`, for clients that watch, are the only importers of `kubernetes`, and only inside functions:
+the import costs half a second.
 
 For a client that watches: `load_access` fills a Configuration of `kubernetes.client` as well as one of
 `kubernetes.aio.client`, `complete_list` and `cluster_resources` know nothing of how requests travel.

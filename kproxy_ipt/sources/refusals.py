@@ -39,11 +39,16 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         group, _, _ = self.group_version.rpartition("/")
         return f"{self.name}.{group}" if group else self.name
 
+    @property
+    def path(self) -> str:
+        """Path of the list of all namespaces."""
+        return f"{'/apis' if '/' in self.group_version else '/api'}/{self.group_version}/{self.name}"
 
-def refusal_text(server: str, origin: str, resource: Resource, refused: ListRefusedError) -> str:
+
+def refusal_text(server: str, origin: str, resource: Resource, refused: ListRefusedError, *, verb: str = "list") -> str:
     """One sentence on why *server* did not list *resource*; *origin* says where the credentials come from."""
     answer = refused.answer
-    doing = f"{server}: list {resource.full_name}"
+    doing = f"{server}: {verb} {resource.full_name}"
     if answer.status == HTTPStatus.UNAUTHORIZED:
         return f"{doing}: 401, the credentials of {origin} are not accepted: expired, or of another cluster?"
     if answer.status == HTTPStatus.FORBIDDEN:

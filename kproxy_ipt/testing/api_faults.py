@@ -4,12 +4,13 @@ What can go wrong with a request to the test API server.
 Source: answers recorded from a kube-apiserver v1.36.2.
 """
 
+import math
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from kproxy_ipt.testing.api_store import Reply, status_reply
+from kproxy_ipt.testing.api_replies import Reply, status_reply
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,11 +21,17 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         reply: Answered instead of the right answer; None leaves that as it is.
         delay_s: Wait before the answer.
         cut_after: Close the connection after so many bytes of the body; None sends all.
+        silent_after: Send no more after so many bytes of the body, and leave the connection open; None sends all.
+        byte_delay_s: Wait before each byte of the body.
+        lines: Sent at the beginning of a watch, before what is right.
     """
 
     reply: Reply | None = None
     delay_s: float = 0.0
     cut_after: int | None = None
+    silent_after: int | None = None
+    byte_delay_s: float = 0.0
+    lines: tuple[bytes, ...] = ()
 
     @classmethod
     def unauthorized(cls) -> Self:
@@ -76,6 +83,31 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     def slow(cls, delay_s: float) -> Self:
         """The right answer, late."""
         return cls(delay_s=delay_s)
+
+    @classmethod
+    def hang(cls) -> Self:
+        """The request is accepted and never answered."""
+        return cls(delay_s=math.inf)
+
+    @classmethod
+    def half_open(cls, after: int = 0) -> Self:
+        """After the head and so many bytes nothing comes any more, and the connection stays."""
+        return cls(silent_after=after)
+
+    @classmethod
+    def trickle(cls, byte_delay_s: float) -> Self:
+        """The right answer, byte by byte."""
+        return cls(byte_delay_s=byte_delay_s)
+
+    @classmethod
+    def line(cls, *lines: bytes) -> Self:
+        """A watch that begins with lines of any kind."""
+        return cls(lines=lines)
+
+    @classmethod
+    def server_error(cls) -> Self:
+        """500: something broke in the server."""
+        return cls(reply=status_reply(500, "InternalError", "Internal error occurred: etcdserver: leader changed"))
 
     @classmethod
     def recorded(cls, path: Path) -> Self:
