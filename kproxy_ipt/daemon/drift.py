@@ -83,7 +83,12 @@ class TableWatch:
 
 
 class LegacyWatch:
-    """Looks at the shapes of legacy tables each second."""
+    """
+    Looks at the shapes of legacy tables each second, and before each sync.
+
+    Between `before_sync` and `learn` the tables change by our own doing, so that a look from those moments tells
+    nothing. Others that write in the same moments are found by the next comparison of everything.
+    """
 
     def __init__(self, compare: Compare, family: Family, thread: KernelThread, log: Log) -> None:
         """
@@ -100,20 +105,37 @@ class LegacyWatch:
         self._thread = thread
         self._log = log
         self._known: LegacyFingerprint | None = None
+        self._is_syncing = False
+        self._syncs = 0
 
     async def learn(self) -> None:
         """What is there now is as it should be: to be called after each sync."""
+        try:
+            with contextlib.suppress(KernelError):
+                self._known = await self._thread.call(legacy_fingerprint, self._family)
+        finally:
+            self._is_syncing = False
+
+    async def before_sync(self) -> None:
+        """See what others did so far: `learn` would take it for ours. To be called right before each sync."""
         with contextlib.suppress(KernelError):
-            self._known = await self._thread.call(legacy_fingerprint, self._family)
+            self._judge(await self._thread.call(legacy_fingerprint, self._family))
+        self._is_syncing = True
+        self._syncs += 1
 
     async def look(self) -> None:
         """
-        Look now: to be called right before each sync, whose `learn` would take for ours what others did before it.
+        Look now.
 
         Raises:
             KernelError: The kernel does not tell.
         """
+        syncs = self._syncs
         found = await self._thread.call(legacy_fingerprint, self._family)
+        if not self._is_syncing and syncs == self._syncs:
+            self._judge(found)
+
+    def _judge(self, found: LegacyFingerprint) -> None:
         if self._known is not None and found != self._known:
             self._known = found
             self._compare(self._family, "another program changed the tables")

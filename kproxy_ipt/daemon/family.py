@@ -147,7 +147,7 @@ class FamilySync:
             written = self._write(is_full=is_full, is_drift=is_drift, set_aside=set_aside)
         except KproxyError as error:
             self.rules.require_full()
-            outcome = SyncOutcome(full=is_full, error=error)
+            outcome = SyncOutcome(full=is_full or isinstance(error, RestoreError), error=error)
         else:
             self.rules.commit()
             self._remember_flows(request, written.plan, written.actual)

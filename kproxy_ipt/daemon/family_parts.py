@@ -1,6 +1,5 @@
 """Everything that belongs to one family in the daemon: its thread, its sync, its loop, what it tells others."""
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 
@@ -16,7 +15,6 @@ from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.metrics import Metrics
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.service_summaries import ServiceSummaries
-from kproxy_ipt.errors import KernelError
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import Pending, StateTracker
@@ -93,17 +91,16 @@ class FamilyParts:
         """A balancer has to hear of a lost pod no later than rules do; what others did is seen before it is ours."""
         self._health_ports.lower(self.family, self._summaries.counts_after(pending.changes))
         if self.legacy is not None:
-            with contextlib.suppress(KernelError):
-                await self.legacy.look()
+            await self.legacy.before_sync()
 
-    async def _after_sync(self, outcome: SyncOutcome, pending: Pending) -> None:
+    async def _after_sync(self, _outcome: SyncOutcome, pending: Pending) -> None:
         options = self._options
         if options is None:
             return
         self._summaries.update(pending.changes, options.node)
         without = self._summaries.without_local
         self._metrics.no_local_endpoints(self.family, internal=without.internal, external=without.external)
-        if self.legacy is not None and (outcome.full or outcome.transactions):
+        if self.legacy is not None:
             await self._extra("legacy tables", self.legacy.learn())
         await self._extra("health check node ports", self._update_health_ports(options))
         await self._extra("conntrack", self._clean_flows())

@@ -91,7 +91,12 @@ class Inputs:
             event = await self._queue.get()
             if isinstance(event, Listed | Put | Gone):
                 await self._take(event)
+            self._queue.task_done()
             await asyncio.sleep(0)
+
+    async def settled(self) -> None:
+        """Wait until everything that was delivered is taken in; `follow` runs."""
+        await self._queue.join()
 
     async def _take(self, event: Listed | Put | Gone) -> None:
         self._count(event)

@@ -304,9 +304,12 @@ class Proxy:
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         """Let *work* run beside; if it fails, the daemon does."""
-        if self._group is not None:
+        if self._group is None:
+            work.close()
+            return
+        try:
             self._group.create_task(work)
-        else:
+        except RuntimeError:  # the daemon ends: nothing is begun any more
             work.close()
 
     def _update_options(self, reason: str) -> None:

@@ -29,6 +29,9 @@ ServiceName: TypeAlias = tuple[str, str]
 States: TypeAlias = tuple[ServiceState, ...]
 """The service ports of one Service for one family, sorted by port name and protocol."""
 
+_MOST_TRIGGERS = 20
+"""Trigger times that are kept for one Service: while the kernel refuses everything, memory must not grow."""
+
 TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
@@ -237,7 +240,9 @@ class StateTracker:
         owner = _owner(endpoint_slice)
         time_s = _trigger_time_s(endpoint_slice)
         if owner in self._dirty and time_s is not None and time_s > since_unix_s:
-            self._triggers.setdefault(owner, []).append(time_s)
+            known = self._triggers.setdefault(owner, [])
+            if len(known) < _MOST_TRIGGERS:
+                known.append(time_s)
 
     @property
     def dirty_count(self) -> int:
@@ -255,10 +260,13 @@ class StateTracker:
 
     def commit(self, pending: Pending) -> None:
         """Forget *pending*, which is in the kernel now, but for what changed again meanwhile."""
+        written = frozenset(pending.trigger_times_s)
         for name, states in pending.changes.items():
             if self.states.get(name, ()) == states:
                 self._dirty.pop(name, None)
-            self._triggers.pop(name, None)
+            left = [time_s for time_s in self._triggers.pop(name, ()) if time_s not in written]
+            if left and name in self._dirty:
+                self._triggers[name] = left
 
     def touch(self, names: Iterable[ServiceName], *, now_s: float) -> None:
         """Make Services dirty though they mean what they meant."""

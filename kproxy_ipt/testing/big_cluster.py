@@ -1,8 +1,10 @@
-"""Clusters of any size for benchmarks: one JSON list of ClusterIP Services and their EndpointSlices."""
+"""Clusters of any size for benchmarks: ClusterIP Services and EndpointSlices, as a JSON list or as lines of watches."""
 
 from collections.abc import Iterator
 
 import msgspec
+
+from kproxy_ipt.objects.events import Kind
 
 ENDPOINTS = 5
 
@@ -43,17 +45,19 @@ def _slice(number: int, endpoints: int) -> dict[str, object]:
             "labels": {"kubernetes.io/service-name": f"svc-{number}"},
         },
         "addressType": "IPv4",
-        "endpoints": [
-            {
-                "addresses": [_address(128, number * endpoints + index)],
-                "conditions": {"ready": True, "serving": True, "terminating": False},
-                "nodeName": f"node-{(number + index) % 100}",
-                "targetRef": {"kind": "Pod", "namespace": f"ns-{number % 50}", "name": f"svc-{number}-{index}"},
-            }
-            for index in range(endpoints)
-        ],
+        "endpoints": list(_endpoints(number, endpoints)),
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
     }
+
+
+def _endpoints(number: int, endpoints: int) -> Iterator[dict[str, object]]:
+    for index in range(endpoints):
+        yield {
+            "addresses": [_address(128, number * endpoints + index)],
+            "conditions": {"ready": True, "serving": True, "terminating": False},
+            "nodeName": f"node-{(number + index) % 100}",
+            "targetRef": {"kind": "Pod", "namespace": f"ns-{number % 50}", "name": f"svc-{number}-{index}"},
+        }
 
 
 def _objects(services: int, endpoints: int) -> Iterator[dict[str, object]]:
@@ -65,3 +69,27 @@ def _objects(services: int, endpoints: int) -> Iterator[dict[str, object]]:
 def cluster(services: int, endpoints: int = ENDPOINTS) -> bytes:
     """JSON of a `v1/List` with *services* Services of *endpoints* endpoints each."""
     return msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": list(_objects(services, endpoints))})
+
+
+def watch_lines(kind: Kind, services: int, endpoints: int = ENDPOINTS) -> Iterator[bytes]:
+    """The same objects of one kind, Services or EndpointSlices, as lines of a watch that adds them."""
+    for number in range(services):
+        one = _service(number) if kind is Kind.SERVICES else _slice(number, endpoints)
+        yield msgspec.json.encode({"type": "ADDED", "object": one})
+
+
+def endpoint_slice_line(number: int, *, replaced: int, generation: int, endpoints: int = ENDPOINTS) -> bytes:
+    """
+    The line of a watch that says that one endpoint of a slice was replaced.
+
+    Args:
+        number: Of the Service.
+        replaced: Index of the endpoint; the others are as at the start.
+        generation: 1 to 200; another one is another address.
+        endpoints: Of each Service.
+    """
+    one = _slice(number, endpoints)
+    found = list(_endpoints(number, endpoints))
+    found[replaced]["addresses"] = [f"10.{200 + generation // 100}.{number // 250}.{number % 250 + 1}"]
+    one["endpoints"] = found
+    return msgspec.json.encode({"type": "MODIFIED", "object": one})

@@ -1,0 +1,179 @@
+"""Noticing that others changed the tables, and how often that may cost a comparison."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.drift import OWN_CHAINS, LegacyWatch, Ration, TableWatch, no_window
+from kproxy_ipt.daemon.kernel_thread import KernelThread
+from kproxy_ipt.daemon.log import SilentLog
+from kproxy_ipt.errors import KernelError
+from kproxy_ipt.kernel.command import SubprocessRunner
+from kproxy_ipt.kernel.netns import inside
+from kproxy_ipt.testing.namespaces import temporary_namespace
+
+V4, V6 = Family.IPV4, Family.IPV6
+_SVC = "KUBE-SVC-LOLE4ISW44XBNF3G"
+
+
+@pytest.mark.parametrize(
+    ("table", "chain", "concerns"),
+    [
+        ("nat", "KUBE-SERVICES", True),
+        ("nat", _SVC, True),
+        ("nat", "PREROUTING", True),
+        ("filter", "FORWARD", True),
+        ("filter", "KUBE-FIREWALL", True),
+        ("nat", "DOCKER", False),
+        ("filter", "ufw-user-input", False),
+    ],
+)
+def test_chains_that_concern_us_are_ours_and_those_that_hold_our_jumps(
+    table: str, chain: str, *, concerns: bool
+) -> None:
+    """What somebody does elsewhere costs no comparison."""
+    assert (chain in OWN_CHAINS[table]) is concerns
+
+
+def test_first_comparison_is_allowed_at_once() -> None:
+    """Nothing was spent yet."""
+    assert Ration().wait_s(1000.0) == 0.0
+
+
+def test_comparisons_take_a_sixth_of_the_time_at_most() -> None:
+    """One of 2 s is followed by none for 10 s."""
+    ration = Ration()
+    ration.began()
+    ration.ended(100.0, 2.0)
+
+    assert [ration.wait_s(now_s) for now_s in (100.0, 106.0, 110.0, 200.0)] == [10.0, 4.0, 0.0, 0.0]
+
+
+def test_quick_comparisons_keep_a_least_distance() -> None:
+    """A program that writes in a loop does not make us read in a loop."""
+    ration = Ration(least_s=0.2)
+    ration.ended(100.0, 0.001)
+
+    assert ration.wait_s(100.0) == pytest.approx(0.2)
+
+
+def test_while_a_sync_runs_none_is_asked_for() -> None:
+    """It may be a comparison, and how long it takes is not known yet."""
+    ration = Ration(least_s=0.2)
+    ration.began()
+    waits = [ration.wait_s(1000.0)]
+    ration.ended(1000.0, None)
+
+    assert [*waits, ration.wait_s(1000.0)] == [0.2, 0.0]
+
+
+def test_without_a_listener_programs_of_ours_are_noted_nowhere() -> None:
+    """The window is a set that nobody reads."""
+    with no_window() as process_ids:
+        process_ids.add(1)
+
+    assert process_ids == {1}
+
+
+Foreign = Callable[[str], None]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("ruleset", "expected"),
+    [
+        ("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", [V4]),
+        ("*nat\n-A PREROUTING -j ACCEPT\nCOMMIT\n", [V4]),
+        ("*nat\n:DOCKER - [0:0]\n-A DOCKER -j RETURN\nCOMMIT\n", []),
+        ("*mangle\n:KUBE-SERVICES - [0:0]\nCOMMIT\n", []),
+    ],
+)
+def test_foreign_transaction_asks_for_a_comparison_if_it_concerns_us(ruleset: str, expected: list[Family]) -> None:
+    """On nf_tables the kernel tells about each, with the name of the program."""
+    found: list[tuple[Family, str]] = []
+    created = "".join(f"*{table}\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n" for table in ("nat", "mangle"))
+
+    async def run(netns: str) -> None:
+        with inside(netns):
+            SubprocessRunner().run(["iptables-nft-restore", "--noflush"], stdin=created)
+        watch = TableWatch(lambda family, reason: found.append((family, reason)), (V4, V6), netns=netns)
+        own: list[int] = []
+        with watch.own_changes() as process_ids, inside(netns):
+            SubprocessRunner(own.append).run(["iptables-nft-restore", "--noflush"], stdin=ruleset)
+        watch.close()
+        assert process_ids == set()
+
+    with temporary_namespace("drift") as netns:
+        asyncio.run(run(netns))
+    assert [family for family, _ in found] == expected
+    assert all("iptables" in reason for _, reason in found)
+
+
+@pytest.mark.kernel
+def test_transaction_of_ours_asks_for_nothing() -> None:
+    """Process ids that were noted in the window are ours."""
+    found: list[Family] = []
+
+    async def run(netns: str) -> None:
+        watch = TableWatch(lambda family, _: found.append(family), (V4,), netns=netns)
+        with watch.own_changes() as process_ids, inside(netns):
+            runner = SubprocessRunner(process_ids.add)
+            runner.run(["iptables-nft-restore", "--noflush"], stdin="*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
+        watch.close()
+
+    with temporary_namespace("drift") as netns:
+        asyncio.run(run(netns))
+    assert found == []
+
+
+@pytest.mark.kernel
+def test_shape_of_legacy_tables_tells_of_others_and_not_of_us() -> None:
+    """What was learnt after a sync of ours is as it should be; a rule that came since is not."""
+    found: list[str] = []
+    rule = "*nat\n-A PREROUTING -j ACCEPT\nCOMMIT\n"
+
+    async def run(netns: str) -> list[int]:
+        thread = KernelThread(netns, "kernel-test")
+        watch = LegacyWatch(lambda _, reason: found.append(reason), V4, thread, SilentLog())
+        told = []
+        for learns in (True, True, False):
+            await thread.call(SubprocessRunner().run, ["iptables-legacy-restore", "--noflush"], stdin=rule)
+            if learns:
+                await watch.learn()
+            await watch.look()
+            told.append(len(found))
+        await watch.look()
+        thread.close()
+        return [*told, len(found)]
+
+    with temporary_namespace("drift") as netns:
+        assert asyncio.run(run(netns)) == [0, 0, 1, 1]
+
+
+def test_legacy_tables_that_cannot_be_looked_at_are_told_once() -> None:
+    """The watch ends; comparing by schedule goes on."""
+    told: list[str] = []
+
+    class Told(SilentLog):
+        """Keeps warnings."""
+
+        def warning(self, event: str, **fields: object) -> None:
+            """Keep one."""
+            told.append(f"{event}: {fields['error']}")
+
+    class Refusing(LegacyWatch):
+        """Nothing can be seen."""
+
+        async def look(self) -> None:
+            """Refuse."""
+            raise KernelError("no")
+
+    async def run() -> None:
+        thread = KernelThread(None, "kernel-test")
+        await Refusing(lambda *_: None, V4, thread, Told()).run()
+        thread.close()
+
+    asyncio.run(run())
+    assert told == ["legacy tables: no"]

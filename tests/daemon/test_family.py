@@ -1,0 +1,275 @@
+"""Syncs of one family over the programs of a machine in memory."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Config, IptablesConfig
+from kproxy_ipt.daemon.family import EVERYTHING, FamilySync, ProcessNote, SyncOutcome, SyncRequest
+from kproxy_ipt.daemon.log import SilentLog
+from kproxy_ipt.daemon.machine import Machine
+from kproxy_ipt.errors import KernelError, RestoreError
+from kproxy_ipt.objects.events import Kind, Put
+from kproxy_ipt.objects.model import Service
+from kproxy_ipt.plan.flows import entry_options
+from kproxy_ipt.rules.options import rule_options
+from kproxy_ipt.state.model import MachineFacts, NodeFacts
+from kproxy_ipt.state.tracker import ObjectStore, StateTracker
+from kproxy_ipt.testing.desired import ApiObject
+from kproxy_ipt.testing.fake_machine import FakeMachine
+from kproxy_ipt.testing.objects import endpoint_slice, service, service_port
+
+V4 = Family.IPV4
+CONFIG = Config(node_port_addresses=("192.0.2.0/24",))
+WEB, API = service("web"), service("api", cluster_ip="10.96.0.20")
+
+
+class Synced:
+    """One family that is kept in step, without a loop."""
+
+    def __init__(self) -> None:
+        self.machine = FakeMachine()
+        self.store, self.tracker = ObjectStore(), StateTracker(V4, "node1")
+        machine = Machine(self.machine.choice, self.machine.iptables, 5)
+        self.family = FamilySync(machine, V4, SilentLog(), ProcessNote())
+        self.set_options(CONFIG)
+        for one in (WEB, API, endpoint_slice(WEB), endpoint_slice(API, ["10.244.1.3"])):
+            self.put(one)
+
+    def set_options(self, config: Config) -> None:
+        """Let rules depend on another configuration from the next sync on."""
+        self.options = rule_options(config, NodeFacts(name="node1"), MachineFacts(), V4, endpoint_count=0)
+
+    def put(self, one: ApiObject) -> None:
+        """Take in an object."""
+        kind = Kind.SERVICES if isinstance(one, Service) else Kind.ENDPOINT_SLICES
+        self.tracker.refresh(self.store, self.store.apply(Put(kind, one)), now_s=0.0)
+
+    def sync(self, reason: str = "") -> SyncOutcome:
+        """Sync once, and commit what succeeded."""
+        pending = self.tracker.pending()
+        outcome = self.family.run(
+            SyncRequest(
+                changes=pending.changes, options=self.options, entries=entry_options(self.options, ()), reason=reason
+            ),
+            set(),
+        )
+        if outcome.error is None:
+            self.tracker.commit(pending)
+        return outcome
+
+    @property
+    def text(self) -> str:
+        """What the kernel has."""
+        return self.machine.kernels[V4].save()
+
+
+@pytest.fixture
+def synced() -> Synced:
+    """Two Services, written."""
+    made = Synced()
+    made.sync()
+    return made
+
+
+def test_first_sync_reads_and_writes_everything() -> None:
+    """Nobody knows what the kernel has before."""
+    made = Synced()
+    outcome = made.sync()
+
+    assert (outcome.full, outcome.error, made.machine.saves, outcome.repaired) == (True, None, 1, ())
+    assert outcome.rules["nat"] == outcome.rules_written["nat"] - 3
+    assert "10.244.1.2:80" in made.text
+
+
+def test_change_is_written_without_reading(synced: Synced) -> None:
+    """No listing is made, and only the chains of the Service are fed to the program."""
+    synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
+    outcome = synced.sync()
+
+    assert (outcome.full, outcome.transactions, synced.machine.saves) == (False, 1, 1)
+    assert outcome.bytes == len(synced.machine.inputs[-1])
+    assert "KUBE-SERVICES" not in synced.machine.inputs[-1]
+
+
+def test_sync_without_a_change_runs_no_program(synced: Synced) -> None:
+    """Nothing to do is nothing done."""
+    runs = len(synced.machine.inputs)
+    outcome = synced.sync()
+
+    assert (outcome.transactions, len(synced.machine.inputs), synced.machine.saves) == (0, runs, 1)
+
+
+def test_refused_change_is_written_by_the_next_sync(synced: Synced) -> None:
+    """After a failure the kernel is read again, and nothing is lost."""
+    synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
+    synced.machine.broken = KernelError("no end after 300 s, killed")
+    failed = synced.sync()
+    synced.machine.broken = None
+    outcome = synced.sync()
+
+    assert (str(failed.error), synced.machine.saves) == ("no end after 300 s, killed", 2)
+    assert (outcome.full, outcome.error) == (True, None)
+    assert "10.244.1.9:80" in synced.text
+
+
+def test_options_given_to_a_sync_that_failed_count(synced: Synced) -> None:
+    """The rules remember them; the caller need not say them again."""
+    synced.set_options(Config(iptables=IptablesConfig(masquerade_all=True, localhost_node_ports=False)))
+    synced.machine.broken = KernelError("broken")
+    synced.sync()
+    synced.machine.broken = None
+    outcome = synced.family.run(SyncRequest(changes={}), set())
+
+    assert (outcome.full, outcome.error) == (True, None)
+
+
+def test_comparison_repairs_and_names_what_others_changed(synced: Synced) -> None:
+    """A flushed chain and a missing jump are drift; a change of ours is none."""
+    kernel = synced.machine.kernels[V4]
+    kernel.restore("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
+    outcome = synced.sync("somebody else")
+
+    assert outcome.repaired == (("nat", "KUBE-SERVICES"),)
+    assert "10.96.0.10/32" in synced.text
+
+
+def test_comparison_with_a_change_calls_nothing_drift(synced: Synced) -> None:
+    """What is ours and what is drift cannot be told apart then."""
+    synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
+
+    assert synced.sync("somebody else").repaired == ()
+
+
+def test_refused_service_is_set_aside_and_others_are_written(synced: Synced) -> None:
+    """In the same run; the reason names the Service and the rule."""
+    synced.machine.refused = {"10.244.66.6"}
+    synced.put(endpoint_slice(WEB, ["10.244.66.6"]))
+    synced.put(endpoint_slice(API, ["10.244.1.8"]))
+    outcome = synced.sync()
+
+    assert (outcome.error, outcome.aside_count, [*outcome.set_aside]) == (None, 1, [("default", "web")])
+    assert "10.244.66.6" in outcome.set_aside["default", "web"]
+    assert "10.244.1.8:80" in synced.text
+    assert "10.96.0.10" not in synced.text
+
+
+def test_service_set_aside_comes_back_with_its_next_meaning(synced: Synced) -> None:
+    """Nothing else is read or written for it."""
+    synced.machine.refused = {"10.244.66.6"}
+    synced.put(endpoint_slice(WEB, ["10.244.66.6"]))
+    synced.sync()
+    synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
+    outcome = synced.sync()
+
+    assert (outcome.full, outcome.aside_count) == (False, 0)
+    assert "10.244.1.9:80" in synced.text
+
+
+def test_scheduled_comparison_tries_again_what_was_set_aside(synced: Synced) -> None:
+    """The kernel may have got what it lacked."""
+    synced.machine.refused = {"10.244.66.6"}
+    synced.put(endpoint_slice(WEB, ["10.244.66.6"]))
+    synced.sync()
+    still = synced.sync(EVERYTHING)
+    synced.machine.refused = set()
+    outcome = synced.sync(EVERYTHING)
+
+    assert (still.error, still.aside_count, outcome.aside_count) == (None, 1, 0)
+    assert "10.244.66.6:80" in synced.text
+
+
+def test_refused_line_of_a_shared_chain_leads_to_its_service(synced: Synced) -> None:
+    """A dispatch rule is as much the Service's as its chains."""
+    synced.machine.refused = {'"default/bad cluster IP"'}
+    synced.put(service("bad", cluster_ip="10.96.0.66"))
+    synced.put(endpoint_slice("bad", ["10.244.1.6"]))
+    outcome = synced.sync()
+
+    assert [*outcome.set_aside] == [("default", "bad")]
+    assert "10.96.0.66" not in synced.text
+
+
+def test_refused_rule_of_nobody_fails_the_sync(synced: Synced) -> None:
+    """Where no Service is to blame, setting one aside would help nobody."""
+    synced.machine.refused = {"-j MASQUERADE"}
+    synced.machine.kernels[V4].restore("*nat\n:KUBE-POSTROUTING - [0:0]\nCOMMIT\n")
+    outcome = synced.sync("somebody else")
+
+    assert isinstance(outcome.error, RestoreError)
+    assert (outcome.aside_count, outcome.set_aside) == (0, {})
+
+
+def test_very_many_refused_services_are_an_error() -> None:
+    """Then something else is wrong; the node says so, and goes on with the next run."""
+    made = Synced()
+    made.machine.refused = {"KUBE-SEP-"}
+    for number in range(30):
+        made.put(service(f"s{number}", cluster_ip=f"10.96.1.{number}"))
+        made.put(endpoint_slice(f"s{number}", [f"10.245.0.{number}"]))
+    outcomes = [made.sync(), made.sync()]
+
+    assert [len(outcome.set_aside) for outcome in outcomes] == [20, 12]
+    assert [outcome.error is None for outcome in outcomes] == [False, True]
+
+
+def test_drift_below_a_partial_sync_sets_nobody_aside(synced: Synced) -> None:
+    """A chain that somebody deleted makes a rule of ours fail; a comparison repairs it."""
+    kernel = synced.machine.kernels[V4]
+    lines = [line for line in kernel.save().splitlines() if "-j KUBE-MARK-MASQ" in line]
+    deleted = "".join(f"{line.replace('-A', '-D', 1)}\n" for line in lines)
+    mark = "-D KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n-X KUBE-MARK-MASQ\n"
+    kernel.restore(f"*nat\n{deleted}{mark}COMMIT\n")
+    synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
+    outcome = synced.sync()
+
+    assert (outcome.full, outcome.error, outcome.aside_count) == (True, None, 0)
+    assert ":KUBE-MARK-MASQ" in synced.text
+
+
+def test_flows_are_looked_at_only_when_a_udp_service_changed(synced: Synced) -> None:
+    """TCP Services never need a listing of connection tracking; a comparison by schedule looks at all."""
+    synced.put(service("dns", cluster_ip="10.96.0.53", ports=[service_port(53, protocol="UDP")]))
+    synced.sync()
+    changed = synced.family.flows.pending()
+    synced.family.flows.reconciled(changed)
+    synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
+    synced.sync()
+    quiet = synced.family.flows.pending().is_empty
+    synced.sync(EVERYTHING)
+
+    assert (changed.is_empty, quiet, synced.family.flows.pending().is_empty) == (False, True, False)
+
+
+def test_failed_sync_leaves_flows_alone(synced: Synced) -> None:
+    """Flows follow the rules that stand, not those that were refused."""
+    synced.machine.broken = KernelError("broken")
+    synced.put(service("dns", cluster_ip="10.96.0.53", ports=[service_port(53, protocol="UDP")]))
+    synced.sync()
+
+    assert synced.family.clean_flows() is None
+
+
+@pytest.mark.parametrize("bug", [KeyError("x"), RuntimeError("y")])
+def test_bug_is_not_taken_for_a_failure_of_the_kernel(synced: Synced, bug: Exception) -> None:
+    """Whatever is no error of ours on purpose goes up, so that the process ends and is seen."""
+
+    class Broken(FakeMachine):
+        """Its programs cannot even be started, for a reason nobody thought of."""
+
+        run: Callable[..., object] = staticmethod(_raise(bug))  # type: ignore[assignment]
+
+    machine = Broken()
+    synced.family._machine = Machine(machine.choice, machine.iptables, 5)
+    synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
+
+    with pytest.raises(type(bug)):
+        synced.sync()
+
+
+def _raise(error: Exception) -> Callable[..., object]:
+    def run(*_: object, **__: object) -> object:
+        raise error
+
+    return run

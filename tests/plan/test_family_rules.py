@@ -1,0 +1,208 @@
+"""Rules of one family, Service by Service: what a change costs, and what is remembered of a refusal."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Config
+from kproxy_ipt.errors import RestoreError
+from kproxy_ipt.objects.model import EndpointSlice
+from kproxy_ipt.plan.family_rules import FamilyRules
+from kproxy_ipt.plan.plan import Plan
+from kproxy_ipt.rules.names import KUBE_SERVICES
+from kproxy_ipt.rules.options import rule_options
+from kproxy_ipt.ruleset.edits import DeleteChain, WriteChain
+from kproxy_ipt.state.model import MachineFacts, NodeFacts, ServiceState
+from kproxy_ipt.testing.desired import ApiObject, snapshot_of
+from kproxy_ipt.testing.fake_kernel import FakeKernel
+from kproxy_ipt.testing.objects import endpoint_slice, service
+
+OPTIONS = rule_options(Config(), NodeFacts(name="node1"), MachineFacts(), Family.IPV4, endpoint_count=0)
+WEB, API, BIG = service("web"), service("api", cluster_ip="10.96.0.20"), service("big", cluster_ip="10.96.0.30")
+Changes = Mapping[tuple[str, str], tuple[ServiceState, ...]]
+
+
+def _states(*objects: ApiObject) -> dict[tuple[str, str], tuple[ServiceState, ...]]:
+    found: dict[tuple[str, str], tuple[ServiceState, ...]] = {}
+    for state in snapshot_of(*objects).services.values():
+        name = (state.service_port.namespace, state.service_port.name)
+        found[name] = (*found.get(name, ()), state)
+    return found
+
+
+def _many(number: int) -> EndpointSlice:
+    return endpoint_slice(BIG, [f"10.1.{one // 250}.{one % 250 + 1}" for one in range(number)])
+
+
+class Kept:
+    """Rules and the kernel that has them."""
+
+    def __init__(self, *objects: ApiObject) -> None:
+        self.kernel = FakeKernel()
+        self.rules = FamilyRules()
+        self.rules.set_options(OPTIONS)
+        self.write(_states(*objects))
+
+    def write(self, changes: Changes) -> Plan:
+        """One sync."""
+        self.rules.update(changes)
+        plan = (
+            self.rules.plan_full(self.kernel.saved(), staged=True)
+            if self.rules.needs_full
+            else self.rules.plan_partial(staged=True)
+        )
+        self.kernel.apply(plan)
+        self.rules.commit()
+        return plan
+
+    def is_in_step(self) -> bool:
+        """Whether a comparison finds nothing to do."""
+        return not self.rules.plan_full(self.kernel.saved(), staged=True).transactions
+
+
+@pytest.fixture
+def kept() -> Kept:
+    """Two Services with an endpoint each."""
+    return Kept(WEB, API, endpoint_slice(WEB), endpoint_slice(API, ["10.244.1.3"]))
+
+
+def _chains(plan: Plan) -> set[str]:
+    edits = [edit for transaction in plan.transactions for edit in transaction.edits]
+    return {edit.name for edit in edits if isinstance(edit, WriteChain | DeleteChain)}
+
+
+def test_changed_endpoint_touches_chains_of_its_service_alone(kept: Kept) -> None:
+    """Neither dispatch nor any other Service is written."""
+    plan = kept.write(_states(WEB, endpoint_slice(WEB, ["10.244.1.9"])))
+
+    assert len(_chains(plan)) == 3
+    assert {name[:9] for name in _chains(plan)} == {"KUBE-SVC-", "KUBE-SEP-"}
+    assert {transaction.table for transaction in plan.transactions} == {"nat"}
+
+
+def test_new_service_writes_dispatch_too(kept: Kept) -> None:
+    """Its line belongs into the chain that all share, in the order of names."""
+    plan = kept.write(_states(BIG, endpoint_slice(BIG, ["10.1.0.1"])))
+    lines = kept.kernel.saved().tables["nat"][KUBE_SERVICES].lines
+
+    assert KUBE_SERVICES in _chains(plan)
+    assert [line.split()[3] for line in lines[:3]] == ["10.96.0.20/32", "10.96.0.30/32", "10.96.0.10/32"]
+
+
+def test_nothing_changed_means_an_empty_plan(kept: Kept) -> None:
+    """A Service that means the same costs nothing."""
+    assert kept.write(_states(WEB, endpoint_slice(WEB))).transactions == ()
+
+
+def test_partial_plan_needs_to_know_what_the_kernel_has() -> None:
+    """Before the first full plan, and after a failure, it is an error of the caller."""
+    rules = FamilyRules()
+    rules.set_options(OPTIONS)
+
+    with pytest.raises(RuntimeError, match="not known"):
+        rules.plan_partial(staged=True)
+
+
+def test_rules_without_options_are_an_error_of_the_caller() -> None:
+    """Nothing is guessed."""
+    with pytest.raises(RuntimeError, match="options are not set"):
+        FamilyRules().update({})
+
+
+def test_same_options_are_no_news_and_others_need_everything(kept: Kept) -> None:
+    """An option that changes is a full plan."""
+    news = [kept.rules.set_options(OPTIONS), kept.rules.needs_full]
+    news += [kept.rules.set_options(msgspec.structs.replace(OPTIONS, masquerade_all=True)), kept.rules.needs_full]
+
+    assert news == [False, False, True, True]
+
+
+def test_large_cluster_has_no_comments_on_endpoints_and_gets_them_back(kept: Kept) -> None:
+    """The bound of 1,000 endpoints is crossed in both directions, and every rule follows."""
+    found = []
+    for number in (1000, 10):
+        kept.write(_states(BIG, _many(number)))
+        lines = [line for chain in kept.kernel.saved().tables["nat"].values() for line in chain.lines]
+        commented = sum('"default/web"' in line for line in lines)
+        found.append((kept.rules.endpoint_count, bool(commented), kept.is_in_step()))
+
+    assert found == [(1002, False, True), (12, True, True)]
+
+
+def test_service_that_goes_while_the_bound_is_crossed_comes_back(kept: Kept) -> None:
+    """Its rules are forgotten with it, though every other rule is made anew at the same moment."""
+    kept.write(_states(BIG, _many(1100)))
+    kept.write({("default", "api"): (), **_states(API)})
+    empty = _states(API)
+    kept.write({("default", "api"): (), **_states(BIG, _many(10))})
+    kept.write(empty)
+
+    assert "10.96.0.20/32" in kept.kernel.save()
+    assert kept.is_in_step()
+
+
+def test_refused_change_stays_wanted(kept: Kept) -> None:
+    """What the kernel refused is in the next plan, together with what changed since."""
+    kept.rules.update(_states(WEB, endpoint_slice(WEB, ["10.244.1.9"])))
+    kept.kernel.fail_at(1)
+    with pytest.raises(RestoreError):
+        kept.kernel.apply(kept.rules.plan_partial(staged=True))
+    kept.rules.require_full()
+    kept.write(_states(API, endpoint_slice(API, ["10.244.1.8"])))
+
+    assert "10.244.1.9:80" in kept.kernel.save()
+    assert "10.244.1.8:80" in kept.kernel.save()
+
+
+def test_counts_follow_partial_syncs(kept: Kept) -> None:
+    """Chains and rules are counted as if everything had been written at once."""
+    kept.write(_states(BIG, _many(5)))
+    kept.write({("default", "web"): (), **_states(API)})
+
+    assert Kept(API, BIG, _many(5)).rules.counts() == kept.rules.counts()
+
+
+def test_service_set_aside_has_no_rules_until_it_changes(kept: Kept) -> None:
+    """The others keep theirs; the same meaning does not bring it back, another one does."""
+    name = ("default", "web")
+    kept.rules.set_aside(name)
+    kept.write({})
+    kept.write(_states(WEB, endpoint_slice(WEB)))
+    aside = ("10.96.0.10" in kept.kernel.save(), "10.96.0.20" in kept.kernel.save(), kept.rules.aside_count)
+    kept.write(_states(WEB, endpoint_slice(WEB, ["10.244.1.9"])))
+
+    assert aside == (False, True, 1)
+    assert ("10.244.1.9" in kept.kernel.save(), kept.rules.aside_count) == (True, 0)
+
+
+def test_service_set_aside_can_be_tried_again(kept: Kept) -> None:
+    """Whoever compares everything asks the kernel once more."""
+    kept.rules.set_aside(("default", "web"))
+    kept.write({})
+    kept.rules.try_again()
+    kept.write({})
+
+    assert ("10.96.0.10" in kept.kernel.save(), kept.rules.aside_count, kept.is_in_step()) == (True, 0, True)
+
+
+def test_chains_and_lines_know_their_service(kept: Kept) -> None:
+    """An own chain and a line of a shared chain lead to the Service; fixed rules lead to none."""
+    tables = kept.kernel.saved().tables["nat"]
+    line = next(line for line in tables[KUBE_SERVICES].lines if "10.96.0.20" in line)
+    chain = next(name for name in tables if name.startswith("KUBE-SEP-"))
+    mark = tables["KUBE-MARK-MASQ"].lines[0]
+
+    assert kept.rules.service_of(KUBE_SERVICES, line) == ("default", "api")
+    assert kept.rules.service_of(chain, "") is not None
+    assert kept.rules.service_of("KUBE-MARK-MASQ", mark) is None
+    assert kept.rules.owner_of(chain).startswith("default/")
+
+
+def test_states_are_those_that_were_told(kept: Kept) -> None:
+    """A Service that is gone means nothing."""
+    kept.rules.update({("default", "web"): ()})
+
+    assert kept.rules.states_of(("default", "web")) == ()
+    assert len(kept.rules.states_of(("default", "api"))) == 1
