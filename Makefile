@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help system setup demo test lint check bench clean
+.PHONY: help system setup demo test lint check bench soak clean
 
 # The programs of iptables stand in folders that ordinary users do not have on their path.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -97,6 +97,9 @@ bench: setup ## Run the benchmarks and print their tables.
 	@for benchmark in bench/bench_*.py; do
 	    $(BIN)/python "$$benchmark"
 	done
+
+soak: setup ## Churn for two minutes: random changes under traffic; as root.
+	@$(BIN)/python bench/soak_churn.py
 
 clean: ## Remove what builds and tools leave behind, the virtual environment too.
 	@rm -rf .venv build dist ./*.egg-info .coverage

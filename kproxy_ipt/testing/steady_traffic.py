@@ -1,0 +1,117 @@
+"""
+Clients that never rest: they connect anew all the time, or keep asking on open sockets, until they are told to stop.
+
+What a change of rules must not do to traffic is seen by sending it meanwhile. One thread for each client; sockets are
+those of `traffic.py`.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Self
+
+from kproxy_ipt.testing.lab import Place
+from kproxy_ipt.testing.sockets import Protocol
+from kproxy_ipt.testing.traffic import Exchange, Outcome, Session, send
+
+_AT_ONCE = 4
+_PAUSE_S = 0.01
+_JOIN_S = 20.0
+
+
+class SteadyConnections:
+    """
+    New connections from one place to one address; a context manager, the results are there after it.
+
+    Attributes:
+        exchanges: All of them, in order.
+    """
+
+    def __init__(
+        self, place: Place, address: str, port: int, *, protocol: Protocol = "tcp", timeout_s: float = 2.0
+    ) -> None:
+        """See `traffic.send`; a lost SYN is sent again after a second, so it shows as an exchange that took so long."""
+        self.exchanges: list[Exchange] = []
+        self._place = place
+        self._target = (address, port)
+        self._protocol: Protocol = protocol
+        self._timeout_s = timeout_s
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Finish what is under way; raises what went wrong in the thread."""
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def failures(self) -> Counter[Outcome]:
+        """How often something else than an answer came."""
+        return Counter(each.outcome for each in self.exchanges if each.outcome is not Outcome.ANSWERED)
+
+    @property
+    def slowest_s(self) -> float:
+        """The longest exchange."""
+        return max((each.took_s for each in self.exchanges), default=0.0)
+
+    def _run(self) -> None:
+        address, port = self._target
+        try:
+            while not self._stop.wait(_PAUSE_S):
+                self.exchanges += send(
+                    self._place.netns,
+                    address,
+                    port,
+                    protocol=self._protocol,
+                    count=_AT_ONCE,
+                    parallel=_AT_ONCE,
+                    timeout_s=self._timeout_s,
+                ).exchanges
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the thread
+            self._error = error
+
+
+class SteadyStreams:
+    """
+    Open sockets that ask again and again; a context manager, the results are there after it.
+
+    Attributes:
+        names: Who answered each of *sessions*.
+        unanswered: How many questions got no answer.
+        asked: How many questions there were.
+    """
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        """Use *sessions*, which stay open afterwards."""
+        self.names: list[set[str]] = [set() for _ in sessions]
+        self.unanswered = 0
+        self.asked = 0
+        self._sessions = sessions
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Finish the round that is under way."""
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PAUSE_S):
+            for session, names in zip(self._sessions, self.names, strict=True):
+                exchange = session.ask()
+                self.asked += 1
+                if exchange.outcome is Outcome.ANSWERED:
+                    names.add(exchange.name)
+                else:
+                    self.unanswered += 1
