@@ -87,7 +87,7 @@ def _node_port(port: ServicePortSpec) -> int:
 
 def _addresses(texts: Iterable[str], family: Family) -> tuple[str, ...]:
     found = (canonical_address(text) for text in texts)
-    return tuple(dict.fromkeys(address for address in found if address and family_of(address) is family))
+    return tuple(address for address in found if address and family_of(address) is family)
 
 
 def _load_balancer_ips(service: Service, family: Family) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def source_ranges(texts: Iterable[str], family: Family) -> tuple[str, ...]:
     Source: `spec.loadBalancerSourceRanges`.
     """
     found = (canonical_prefix(text.strip()) for text in texts)
-    prefixes = tuple(dict.fromkeys(prefix for prefix in found if prefix and family_of(prefix) is family))
+    prefixes = tuple(prefix for prefix in found if prefix and family_of(prefix) is family)
     return () if any(is_zero_prefix(prefix) for prefix in prefixes) else prefixes
 
 
