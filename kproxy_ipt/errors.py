@@ -27,8 +27,9 @@ import msgspec
 
 
 class Severity(StrEnum):
-    """How much a finding costs: a warning keeps the object, a rejection sets it aside."""
+    """How much a finding costs: a note nothing, a warning something it names, a rejection the whole object."""
 
+    NOTE = "note"
     WARNING = "warning"
     REJECTED = "rejected"
 
