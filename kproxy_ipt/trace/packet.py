@@ -2,9 +2,10 @@
 What walks, where, and what becomes of it: the values of this package.
 
 Shares are exact fractions; nothing is sampled. Where a rule asks for something that a model cannot know (a rate limit,
-an unknown match), the walk goes both ways and says so in `assumptions`.
+an unknown match), the walk takes the likelier way and says so in `assumptions`.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from fractions import Fraction
 
@@ -35,6 +36,7 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
         mark: As it arrives.
         state: `NEW`, `ESTABLISHED`, `RELATED`, `INVALID` or `UNTRACKED`; NAT is decided for NEW only.
         origin: Whether the node itself sends it.
+        icmp_type: Of an ICMP packet; None stands for an echo request.
     """
 
     family: Family
@@ -48,6 +50,7 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
     mark: int = 0
     state: str = "NEW"
     origin: Origin = Origin.REMOTE
+    icmp_type: int | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +59,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         addresses: Canonical addresses of its interfaces; 127.0.0.0/8 and ::1 are local in any case.
+        sets: Members of the sets that rules ask for, `PREFIX` or `PREFIX,PROTOCOL:PORT`, by name of the set.
     """
 
     addresses: frozenset[str] = frozenset()
+    sets: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 class End(StrEnum):
