@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from kproxy_ipt.addresses import Family
+from kproxy_ipt.addresses import Family, canonical_address
 from kproxy_ipt.config.flag_table import FLAGS, FlagKind, FlagSpec
 from kproxy_ipt.config.flags import effective_config
 from kproxy_ipt.config.model import Config
@@ -181,6 +181,39 @@ def netns_option(command: Command) -> Command:
     return click.option(
         "--netns", metavar="NAME|PATH", help="Network namespace, as in `ip netns`, or as a path like /proc/PID/ns/net."
     )(command)
+
+
+def node_address_option(command: Command) -> Command:
+    """`--node-address`."""
+    return click.option(
+        "--node-address",
+        "node_addresses",
+        multiple=True,
+        callback=_canonical_addresses,
+        metavar="IP",
+        help="Address on an interface of the node, for nodePortAddresses. Default: those of this machine. Repeatable.",
+    )(command)
+
+
+def _canonical_addresses(
+    _context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    found = {text: canonical_address(text) for text in texts}
+    for text, address in found.items():
+        if address is None:
+            raise click.BadParameter(f"{text!r} is not an IP address")
+    return tuple(address for address in found.values() if address)
+
+
+def interface_addresses_of(config: Config, given: tuple[str, ...], netns: str | None) -> tuple[str, ...]:
+    """The addresses of `--node-address`, else those of the machine; they matter only if node ports are restricted."""
+    if given or not config.node_port_addresses:
+        return given
+    from kproxy_ipt.kernel.addresses import interface_addresses
+    from kproxy_ipt.kernel.netns import inside
+
+    with inside(netns):
+        return interface_addresses()
 
 
 def family_option(command: Command) -> Command:

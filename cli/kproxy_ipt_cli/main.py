@@ -24,9 +24,16 @@ _COMMANDS = {
     "cleanup": "Remove all of our chains and jumps, and nothing else.",
     "completion": "Print the completion script of a shell.",
     "config": "Print the effective configuration.",
+    "diff": "Compare two rule sets by what they mean, service by service.",
+    "equiv": "Find a packet that two rule sets treat differently, or show that there is none.",
+    "explain": "Say what was decided about a Service, a chain or an endpoint, and why.",
+    "golden": "Check expected rules and flows in files, or write them anew.",
+    "graph": "Draw the way of packets through the chains of a service, or of all.",
+    "lint": "Name objects that yield no rules, or risky ones, and why.",
     "render": "Print the rules that the objects ask for; touch nothing.",
     "run": "Keep the kernel in step with the cluster, or with files: the daemon.",
     "sync": "Bring the kernel to what the objects say.",
+    "trace": "Show what becomes of a packet, rule by rule.",
     "version": "Print versions of this program, of iptables and of the kernel.",
 }
 
@@ -62,8 +69,9 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done, 1 drift (check), 2 usage or cannot tell, 3 objects rejected, 4 configuration, "
-    "5 source, 6 missing program or kernel part, 7 privilege, 8 refused by the kernel, 9 lock, 70 a bug.",
+    epilog="Exit codes: 0 done, 1 drift (check) or warnings (lint --strict), 2 usage or cannot tell, "
+    "3 objects rejected, 4 configuration, 5 source, 6 missing program or kernel part, 7 privilege, "
+    "8 refused by the kernel, 9 lock, 70 a bug.",
 )
 @click.version_option(__version__, prog_name="kproxy-ipt")
 @click.pass_context

@@ -4,11 +4,8 @@ from collections.abc import Mapping
 
 import click
 
-from kproxy_ipt.addresses import canonical_address
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.node import node_notes, own_node
-from kproxy_ipt.kernel.addresses import interface_addresses
-from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.plan.plan import plan_sync
 from kproxy_ipt.rules.build import Desired, build_ruleset, with_base_chains
 from kproxy_ipt.rules.options import NFACCT_COUNTERS
@@ -23,7 +20,9 @@ from kproxy_ipt_cli._options import (
     families_of,
     family_option,
     flag_options,
+    interface_addresses_of,
     netns_option,
+    node_address_option,
     output_option,
     request_of,
     source_options,
@@ -32,14 +31,6 @@ from kproxy_ipt_cli._output import TEXT, Plain, print_document, print_findings, 
 from kproxy_ipt_cli._reports import findings_document
 
 _FORMS = ("restore", "save", "canonical")
-
-
-def _addresses(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    found = {text: canonical_address(text) for text in texts}
-    for text, address in found.items():
-        if address is None:
-            raise click.BadParameter(f"{text!r} is not an IP address")
-    return tuple(address for address in found.values() if address)
 
 
 @click.command(name="render", short_help="Print the rules that the objects ask for; touch nothing.")
@@ -54,14 +45,7 @@ def _addresses(_context: click.Context, _parameter: click.Parameter, texts: tupl
 @click.option(
     "--staged", is_flag=True, help="Cut a large restore input into transactions of a size that suits nf_tables."
 )
-@click.option(
-    "--node-address",
-    "node_addresses",
-    multiple=True,
-    callback=_addresses,
-    metavar="IP",
-    help="Address on an interface of the node, for nodePortAddresses. Default: those of this machine. Repeatable.",
-)
+@node_address_option
 @click.option(
     "--without",
     multiple=True,
@@ -119,12 +103,9 @@ def command(
 
 
 def _facts(config: Config, addresses: tuple[str, ...], without: tuple[str, ...], netns: str | None) -> MachineFacts:
-    """A machine that has everything but *without*; its addresses matter only if node ports are restricted."""
-    if config.node_port_addresses and not addresses:
-        with inside(netns):
-            addresses = interface_addresses()
+    """A machine that has everything but *without*."""
     return MachineFacts(
-        interface_addresses=addresses,
+        interface_addresses=interface_addresses_of(config, addresses, netns),
         tcp_be_liberal=config.conntrack.tcp_be_liberal,
         nfacct_counters=frozenset() if "nfacct" in without else frozenset(NFACCT_COUNTERS),
         random_fully="random-fully" not in without,
