@@ -16,7 +16,7 @@ from kproxy_ipt.kernel.addresses import interface_addresses
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.rules.build import build_ruleset, with_base_chains
 from kproxy_ipt.ruleset.model import Ruleset
-from kproxy_ipt.ruleset.parse import parse_save
+from kproxy_ipt.ruleset.reading import read_save
 from kproxy_ipt.state.model import MachineFacts
 from kproxy_ipt.state.snapshot import take_snapshot
 from kproxy_ipt.trace.distribution import distribution, nominal
@@ -133,8 +133,8 @@ def command(*, output: str, **options: Any) -> None:
       kproxy-ipt trace --from manifests/ --hostname-override n1 --src 10.244.1.11 --dst svc/shop/web
     """
     rules = _rules(options)
-    packet, ruleset = _packet(options, rules)
     try:
+        packet, ruleset = _packet(options, rules)
         outcomes = walk(ruleset, packet, Host(addresses=frozenset(rules.addresses)))
     except RulesetError as error:
         raise SourceError(f"rules {rules.origin}: {error}") from error
@@ -165,7 +165,7 @@ def _rules_of_file(path: str, addresses: tuple[str, ...]) -> Rules:
 
 def _parsed(path: str, text: str, family: Family) -> Ruleset:
     try:
-        return parse_save(text, family)
+        return read_save(text, family)
     except RulesetError as error:
         raise SourceError(f"--rules {path}: {error}") from error
 
@@ -193,7 +193,7 @@ def _rules_of_kernel(options: Mapping[str, Any]) -> Rules:
         if family not in machine.iptables:
             raise MissingFeatureError(f"no {family} here: {machine.choice.unavailable.get(family, 'switched off')}")
         with inside(target.netns):
-            return parse_save(machine.iptables[family].start_save().text(), family)
+            return read_save(machine.iptables[family].start_save().text(), family)
 
     return Rules(f"kernel, {machine.choice.backend}", addresses, read)
 
