@@ -24,6 +24,7 @@ _COMMANDS = {
     "cleanup": "Remove all of our chains and jumps, and nothing else.",
     "completion": "Print the completion script of a shell.",
     "config": "Print the effective configuration.",
+    "conform": "Send the packets of flow tables, and compare what happens to them.",
     "diff": "Compare two rule sets by what they mean, service by service.",
     "equiv": "Find a packet that two rule sets treat differently, or show that there is none.",
     "explain": "Say what was decided about a Service, a chain or an endpoint, and why.",

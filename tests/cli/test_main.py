@@ -140,4 +140,5 @@ def test_completion_knows_the_commands() -> None:
     }
     ran = subprocess.run([_PROGRAM], capture_output=True, text=True, check=False, env=environment)
 
-    assert [line.partition(",")[2] for line in ran.stdout.split()] == ["check", "cleanup", "completion", "config"]
+    wanted = ["check", "cleanup", "completion", "config", "conform"]
+    assert [line.partition(",")[2] for line in ran.stdout.split()] == wanted
