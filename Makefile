@@ -98,8 +98,9 @@ bench: setup ## Run the benchmarks and print their tables.
 	    $(BIN)/python "$$benchmark"
 	done
 
-soak: setup ## Churn for two minutes: random changes under traffic; as root.
+soak: setup ## Four minutes of chance: changes under traffic, packets in generated worlds; as root.
 	@$(BIN)/python bench/soak_churn.py
+	$(BIN)/python bench/soak_worlds.py
 
 clean: ## Remove what builds and tools leave behind, the virtual environment too.
 	@rm -rf .venv build dist ./*.egg-info .coverage
