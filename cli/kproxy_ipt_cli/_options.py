@@ -163,17 +163,20 @@ def target_options(command: Command) -> Command:
             help="How long to wait for the xtables lock of the legacy backend.",
         ),
         family_option,
-        click.option(
-            "--backend",
-            type=click.Choice(["auto", "nft", "legacy"]),
-            default="auto",
-            show_default=True,
-            help="Where rules live; auto looks at what the kernel holds.",
-        ),
+        backend_option("Where rules live; auto looks at what the kernel holds."),
         netns_option,
     ):
         command = decorate(command)
     return command
+
+
+def backend_option(
+    text: str = "Where live rules are; auto looks at what the kernel holds.",
+) -> Callable[[Command], Command]:
+    """`--backend`, with *text* as its help."""
+    return click.option(
+        "--backend", type=click.Choice(["auto", "nft", "legacy"]), default="auto", show_default=True, help=text
+    )
 
 
 def netns_option(command: Command) -> Command:

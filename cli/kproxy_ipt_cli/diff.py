@@ -15,7 +15,7 @@ from kproxy_ipt.trace.compare import ChangeKind, Comparison, compare, own_rules
 from kproxy_ipt.trace.packet import Host
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import fail
-from kproxy_ipt_cli._options import families_of, family_option, flag_options, output_option, request_of
+from kproxy_ipt_cli._options import backend_option, families_of, family_option, flag_options, output_option, request_of
 from kproxy_ipt_cli._output import TEXT, Plain, counted, plain, print_document, print_findings, print_notes
 from kproxy_ipt_cli._reports import findings_document
 from kproxy_ipt_cli._sides import Circumstances, Read, pairs_of, read_both, sides_of
@@ -41,13 +41,7 @@ _SHOWN_LINES = 20
     is_flag=True,
     help="Say too whether any packet is treated differently; `kproxy-ipt equiv` shows such packets.",
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "nft", "legacy"]),
-    default="auto",
-    show_default=True,
-    help="Where live rules are; auto looks at what the kernel holds.",
-)
+@backend_option()
 @family_option
 @flag_options
 @output_option

@@ -22,7 +22,7 @@ from kproxy_ipt.trace.packet import End, Host, Origin, Outcome, Packet
 from kproxy_ipt.trace.tree import percent
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import fail
-from kproxy_ipt_cli._options import families_of, family_option, flag_options, output_option, request_of
+from kproxy_ipt_cli._options import backend_option, families_of, family_option, flag_options, output_option, request_of
 from kproxy_ipt_cli._output import TEXT, Plain, counted, plain, print_document, print_findings, print_notes, print_table
 from kproxy_ipt_cli._reports import findings_document
 from kproxy_ipt_cli._sides import Circumstances, Read, pairs_of, read_both, sides_of
@@ -54,13 +54,7 @@ from kproxy_ipt_cli._sides import Circumstances, Read, pairs_of, read_both, side
     show_default=True,
     help="Difference of two shares that counts as rounding.",
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "nft", "legacy"]),
-    default="auto",
-    show_default=True,
-    help="Where live rules are; auto looks at what the kernel holds.",
-)
+@backend_option()
 @family_option
 @flag_options
 @output_option

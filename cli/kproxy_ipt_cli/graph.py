@@ -14,7 +14,7 @@ from kproxy_ipt.trace.graph import MAX_CHAINS, Graph, build_graph
 from kproxy_ipt.trace.graph_svg import render_svg
 from kproxy_ipt.trace.graph_text import render_dot, render_mermaid
 from kproxy_ipt_cli._failures import failing
-from kproxy_ipt_cli._options import flag_options, netns_option, output_option, request_of
+from kproxy_ipt_cli._options import backend_option, flag_options, netns_option, output_option, request_of
 from kproxy_ipt_cli._output import TEXT, plain, print_document, print_findings, print_notes
 from kproxy_ipt_cli._sides import Circumstances, Read, Side, SideKind, read_side
 
@@ -40,13 +40,7 @@ def _service(_context: click.Context, _parameter: click.Parameter, text: str | N
 @click.option("--all", "allow_all", is_flag=True, help=f"Draw more than {MAX_CHAINS} chains too.")
 @click.option("--rules", metavar="FILE|-", help="Read rules from the output of iptables-save.")
 @click.option("path", "--from", "-f", metavar="PATH|-", help="Build rules from manifests: a file or a folder.")
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "nft", "legacy"]),
-    default="auto",
-    show_default=True,
-    help="Where live rules are; auto looks at what the kernel holds.",
-)
+@backend_option()
 @click.option(
     "--family",
     type=click.Choice([family.value for family in Family]),

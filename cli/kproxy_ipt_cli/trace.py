@@ -25,7 +25,15 @@ from kproxy_ipt.trace.packet import End, Host, Origin, Outcome, Packet
 from kproxy_ipt.trace.tree import percent, tree_lines
 from kproxy_ipt.trace.walk import walk
 from kproxy_ipt_cli._failures import failing
-from kproxy_ipt_cli._options import Request, flag_options, netns_option, output_option, request_of, source_options
+from kproxy_ipt_cli._options import (
+    Request,
+    backend_option,
+    flag_options,
+    netns_option,
+    output_option,
+    request_of,
+    source_options,
+)
 from kproxy_ipt_cli._output import TEXT, Plain, plain, print_document, print_findings, print_notes, print_table
 
 _STATES = ("NEW", "ESTABLISHED", "RELATED", "INVALID", "UNTRACKED")
@@ -97,13 +105,7 @@ def _rules_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="IP",
             help="Address of the node. Default: those of this machine, with --from those of the Node. Repeatable.",
         ),
-        click.option(
-            "--backend",
-            type=click.Choice(["auto", "nft", "legacy"]),
-            default="auto",
-            show_default=True,
-            help="Whose rules of the kernel.",
-        ),
+        backend_option("Whose rules of the kernel."),
         click.option("rules_file", "--rules", metavar="FILE|-", help="Rules as iptables-save prints them."),
     ):
         command = decorate(command)
