@@ -144,6 +144,7 @@ class FamilyLoop:
     async def sync(self) -> None:
         """Sync once, now."""
         pending = self._tracker.pending()
+        self._metrics.changes_taken()
         request = SyncRequest(
             changes=pending.changes, options=self._options, entries=self._entries, reason=self._reason
         )

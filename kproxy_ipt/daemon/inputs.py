@@ -102,7 +102,7 @@ class Inputs:
         self._count(event)
         touched = self.store.apply(event)
         for names in _pieces(touched):
-            self._refresh(names)
+            self._count_pending(event.kind, self._refresh(names))
             await asyncio.sleep(0)
         if isinstance(event, Put) and isinstance(event.object, EndpointSlice):
             for tracker in self.trackers.values():
@@ -115,11 +115,22 @@ class Inputs:
             for family in self.trackers:
                 self._on_dirty(family)
 
-    def _refresh(self, names: Iterable[ServiceName]) -> None:
+    def _refresh(self, names: Iterable[ServiceName]) -> int:
+        """How many of them mean something else now, in the family where it is most of them."""
         known = list(names)
+        most = 0
         for family, tracker in self.trackers.items():
-            if tracker.refresh(self.store, known, now_s=self._clock()) and self.ready.is_set():
+            changed = tracker.refresh(self.store, known, now_s=self._clock())
+            most = max(most, changed)
+            if changed and self.ready.is_set():
                 self._on_dirty(family)
+        return most
+
+    def _count_pending(self, kind: Kind, changed: int) -> None:
+        if kind is Kind.SERVICES:
+            self._metrics.changes_pending(services=changed)
+        elif kind is Kind.ENDPOINT_SLICES:
+            self._metrics.changes_pending(endpoint_slices=changed)
 
     def _count(self, event: Listed | Put | Gone) -> None:
         number = len(event.objects) if isinstance(event, Listed) else 1

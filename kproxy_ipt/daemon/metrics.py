@@ -140,10 +140,15 @@ class Metrics:
         self._add(f"{_RULES}_service_changes_total", services)
         self._add(f"{_RULES}_endpoint_changes_total", endpoint_slices)
 
-    def changes_pending(self, *, services: int, endpoint_slices: int) -> None:
-        """So many changes are not yet in the kernel."""
-        self._set(f"{_RULES}_service_changes_pending", services)
-        self._set(f"{_RULES}_endpoint_changes_pending", endpoint_slices)
+    def changes_pending(self, *, services: int = 0, endpoint_slices: int = 0) -> None:
+        """So many more changes wait for a sync."""
+        self._gauges[f"{_RULES}_service_changes_pending"].inc(services)
+        self._gauges[f"{_RULES}_endpoint_changes_pending"].inc(endpoint_slices)
+
+    def changes_taken(self) -> None:
+        """A sync takes all changes that wait; as in kube-proxy, that of any family counts."""
+        self._set(f"{_RULES}_service_changes_pending", 0)
+        self._set(f"{_RULES}_endpoint_changes_pending", 0)
 
     def conntrack_cleaned(self, family: Family, *, seconds: float, deleted: int) -> None:
         """Connection tracking was reconciled: *deleted* entries removed."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, DetectLocalMode
-from kproxy_ipt.config.node import family_notes, node_ips
+from kproxy_ipt.config.node import family_notes, node_ips, startup_notes
 from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.selection.local import local_traffic
@@ -40,14 +40,28 @@ def range_notes(config: Config, node: NodeFacts, families: frozenset[Family]) ->
     Raises:
         ConfigError: All of them are of a family that the node does not have.
     """
-    undetected = (
+    known = family_notes(config, node_ips(config.bind_address, node.addresses), node.pod_cidrs, families)
+    return (*known, *_undetected_notes(config, node, families))
+
+
+def daemon_notes(config: Config, node: NodeFacts, families: frozenset[Family]) -> tuple[str, ...]:
+    """
+    Those of `range_notes`, and what is odd about addresses that a daemon opens: node ports, servers.
+
+    Raises:
+        ConfigError: As `range_notes`.
+    """
+    known = startup_notes(config, node_ips(config.bind_address, node.addresses), node.pod_cidrs, families)
+    return (*known, *_undetected_notes(config, node, families))
+
+
+def _undetected_notes(config: Config, node: NodeFacts, families: frozenset[Family]) -> Iterator[str]:
+    return (
         f"{family.api_name}: no local traffic detector (clusterCIDR): off-cluster sources are not masqueraded for "
         "cluster IPs, and pods get no short cut past externalTrafficPolicy Local"
         for family in sorted(families)
         if local_traffic(config, node, family) is None
     )
-    known = family_notes(config, node_ips(config.bind_address, node.addresses), node.pod_cidrs, families)
-    return (*known, *undetected)
 
 
 def _identity_notes(objects: Objects, node: NodeFacts) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, DetectLocalMode
 from kproxy_ipt.daemon.log import Log
-from kproxy_ipt.daemon.node import range_notes
+from kproxy_ipt.daemon.node import daemon_notes
 from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.state.model import NodeFacts
@@ -79,7 +79,7 @@ class NodeWatch:
         What `sync --once` refuses is said as well, and the daemon goes on: a Node that changes must not end it.
         """
         try:
-            notes = range_notes(self.config, self.facts, families)
+            notes = daemon_notes(self.config, self.facts, families)
         except ConfigError as error:
             notes = error.problems
         for note in notes:

@@ -293,6 +293,20 @@ def test_shorter_gap_counts_at_once() -> None:
     running(test, min_gap_s=3600.0)
 
 
+def test_sync_takes_the_changes_that_wait() -> None:
+    """What waits for a sync does so no longer."""
+
+    async def test(looped: Looped) -> None:
+        looped.metrics.changes_pending(services=3, endpoint_slices=4)
+        await looped.loop.sync()
+        text = looped.metrics.text().decode()
+
+        assert "kubeproxy_sync_proxy_rules_service_changes_pending 0.0" in text
+        assert "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0.0" in text
+
+    running(test)
+
+
 def test_failures_and_services_set_aside_are_counted() -> None:
     """What an operator watches."""
 

@@ -99,6 +99,20 @@ def test_change_of_one_family_makes_that_one_dirty(taken: Taken) -> None:
     assert taken.dirty == [V4, V6, V4]
 
 
+def test_changes_that_wait_for_a_sync_are_counted(taken: Taken) -> None:
+    """Events that mean nothing are none; a sync takes them all."""
+    taken.take(*LISTS)
+    taken.metrics.changes_taken()
+    taken.take(*LISTS, Put(Kind.ENDPOINT_SLICES, endpoint_slice("web", ["10.0.0.1"])))
+    waiting = taken.metrics.text().decode()
+    taken.metrics.changes_taken()
+    taken_by_a_sync = taken.metrics.text().decode()
+
+    assert "kubeproxy_sync_proxy_rules_service_changes_pending 1.0" in waiting
+    assert "kubeproxy_sync_proxy_rules_endpoint_changes_pending 2.0" in waiting
+    assert "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0.0" in taken_by_a_sync
+
+
 def test_change_without_meaning_makes_nothing_dirty(taken: Taken) -> None:
     """Whatever labels and annotations say."""
     taken.take(*LISTS, Put(Kind.ENDPOINT_SLICES, endpoint_slice("web", labels={"a": "b"})))

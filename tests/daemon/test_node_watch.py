@@ -2,6 +2,7 @@
 
 import pytest
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, DetectLocalMode
 from kproxy_ipt.daemon.log import SilentLog
 from kproxy_ipt.daemon.node_watch import REMIND_S, NodeWatch
@@ -17,7 +18,7 @@ class Warnings(SilentLog):
 
     def warning(self, event: str, **fields: object) -> None:  # noqa: ARG002 - the sentence is enough
         """Keep the sentence."""
-        self.odd.append(str(fields["odd"]))
+        self.odd.append(str(fields.get("odd", fields.get("note"))))
 
 
 class Watched:
@@ -101,3 +102,12 @@ def test_other_configuration_counts_at_once() -> None:
     watched.watch.config = Config(detect_local_mode=DetectLocalMode.NODE_CIDR)
 
     assert watched.watch.blocked != ""
+
+
+def test_open_node_ports_are_said_once(watched: Watched) -> None:
+    """Whoever leaves nodePortAddresses out opens every address of the node."""
+    watched.watch.seen(node())
+    for _ in range(2):
+        watched.watch.tell_ranges(frozenset(Family))
+
+    assert sum("nodePortAddresses is unset" in note for note in watched.log.odd) == 1
