@@ -128,7 +128,7 @@ def _exit_code(results: Sequence[ConformResult]) -> ExitCode:
 
 def _write_report(path: Path, results: Sequence[ConformResult], output: str) -> None:
     try:
-        path.write_text(junit_xml([result.as_case() for result in results]), encoding="utf-8")
+        path.write_text(junit_xml([result.as_case() for result in results], command="conform"), encoding="utf-8")
     except OSError as error:
         fail(CaseError((f"--junit {path}: {error.strerror or error}",)), ExitCode.CANNOT_TELL, output)
 

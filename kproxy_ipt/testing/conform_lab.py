@@ -35,13 +35,15 @@ from kproxy_ipt.testing.namespaces import create_namespace, remove_namespace
 from kproxy_ipt.testing.scene import Scene
 from kproxy_ipt.testing.servers import Responders
 from kproxy_ipt.testing.sockets import Protocol, sctp_available
-from kproxy_ipt.testing.traffic import Traffic, send
+from kproxy_ipt.testing.traffic import Exchange, Traffic, send
 from kproxy_ipt.trace.packet import Origin, Packet
 
 ENDPOINTS_INTERFACE = "ends0"
 NODE = ""
 """In the place of an interface: the node itself."""
 
+_RECENT = Path("/proc/thread-self/net/xt_recent")
+"""The lists of the match `recent` in the namespace of the thread; one that `/` is written to is emptied."""
 _TABLE = 77
 _TIMEOUT_S = 20.0
 _PROTOCOLS: Mapping[str, Protocol] = {"tcp": "tcp", "udp": "udp", "sctp": "sctp"}
@@ -149,9 +151,20 @@ class ConformLab:
         """Name of the namespace for the rules under test."""
         return self.netns[NODE]
 
-    def send(self, packet: Packet, *, count: int, timeout_s: float) -> Traffic:
+    def remembers_clients(self) -> bool:
+        """Whether the rules keep clients in lists of the match `recent`."""
+        with inside(self.node):
+            return any(_RECENT.iterdir()) if _RECENT.exists() else False
+
+    def send(self, packet: Packet, *, count: int, timeout_s: float, as_strangers: bool = False) -> Traffic:
         """
         Open *count* connections whose first packets are like *packet*, with source ports of the kernel's choice.
+
+        Args:
+            packet: From whom, to where.
+            count: Number of connections.
+            timeout_s: How long each may take.
+            as_strangers: One after the other, the clients that the rules remember forgotten before each.
 
         Raises:
             NamespaceError: The way back could not be laid.
@@ -161,15 +174,26 @@ class ConformLab:
         if sender != NODE and self._routes.get(packet.source) != sender:
             _batch(self.node, packet.family, [f"route replace {_way(self.layout, packet.source, sender)}"])
             self._routes[packet.source] = sender
-        return send(
-            self.netns[sender],
-            packet.destination,
-            packet.destination_port,
-            protocol=_PROTOCOLS[packet.protocol],
-            count=count,
-            sources=(packet.source,),
-            timeout_s=timeout_s,
-        )
+        exchanges: list[Exchange] = []
+        while len(exchanges) < count:
+            if as_strangers:
+                self._forget_clients()
+            traffic = send(
+                self.netns[sender],
+                packet.destination,
+                packet.destination_port,
+                protocol=_PROTOCOLS[packet.protocol],
+                count=1 if as_strangers else count,
+                sources=(packet.source,),
+                timeout_s=timeout_s,
+            )
+            exchanges += traffic.exchanges
+        return Traffic(tuple(exchanges))
+
+    def _forget_clients(self) -> None:
+        with inside(self.node):
+            for remembered in _RECENT.iterdir():
+                remembered.write_text("/", encoding="ascii")
 
 
 @contextmanager

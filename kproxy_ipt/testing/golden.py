@@ -66,13 +66,18 @@ class FamilyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One expected flow: *problems* is empty if all is as expected, *path* tells the rules that its packets met."""
+    """
+    One expected flow: *problems* is empty if all is as expected, *path* tells the rules that its packets met.
+
+    *skipped* says why a flow was not tried, where packets are sent.
+    """
 
     name: str
     expected: str
     found: str
     problems: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    skipped: str = ""
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """
-JUnit XML of checked golden cases, as CI systems read it.
+JUnit XML of checked cases, as CI systems read it.
 
 A case is a `testsuite`; each rule file and each flow is a `testcase` of it. Differences are failures, cases that cannot
-be checked are errors.
+be checked are errors, flows that were not sent are skipped.
 """
 
 import re
@@ -17,7 +17,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A `testcase`: *kind* is "" if it passed, else `failure` or `error`."""
+    """A `testcase`: *kind* is "" if it passed, else `failure`, `error` or `skipped`."""
 
     name: str
     kind: str = ""
@@ -25,33 +25,35 @@ class _Entry(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-def junit_xml(results: Sequence[CaseResult], *, semantic: bool = False) -> str:
+def junit_xml(results: Sequence[CaseResult], *, command: str = "golden", semantic: bool = False) -> str:
     """
     The report of *results*.
 
     Args:
         results: In the order of the report.
+        command: What checked them; names the report, and the classes in it.
         semantic: Whether only changes of behaviour are failures.
     """
     suites = [(result.name, tuple(_entries(result, semantic=semantic))) for result in results]
     root = ET.Element(
-        "testsuites", {"name": "kproxy-ipt golden", **_counts([one for _, some in suites for one in some])}
+        "testsuites", {"name": f"kproxy-ipt {command}", **_counts([one for _, some in suites for one in some])}
     )
     for name, entries in suites:
         suite = ET.SubElement(root, "testsuite", {"name": name, **_counts(entries)})
         for entry in entries:
-            _add(suite, name, entry)
+            _add(suite, f"{command}.{name}", entry)
     ET.indent(root)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
 
 def _counts(entries: Sequence[_Entry]) -> dict[str, str]:
     kinds = [entry.kind for entry in entries]
-    return {"tests": f"{len(kinds)}", "failures": f"{kinds.count('failure')}", "errors": f"{kinds.count('error')}"}
+    found = {"failures": kinds.count("failure"), "errors": kinds.count("error"), "skipped": kinds.count("skipped")}
+    return {"tests": f"{len(kinds)}", **{name: f"{count}" for name, count in found.items()}}
 
 
-def _add(suite: ET.Element, case: str, entry: _Entry) -> None:
-    element = ET.SubElement(suite, "testcase", {"classname": f"golden.{case}", "name": _clean(entry.name)})
+def _add(suite: ET.Element, class_name: str, entry: _Entry) -> None:
+    element = ET.SubElement(suite, "testcase", {"classname": class_name, "name": _clean(entry.name)})
     if entry.kind:
         ET.SubElement(element, entry.kind, {"message": _clean(entry.message)}).text = _clean(entry.text)
 
@@ -76,6 +78,8 @@ def _rules_entry(result: FamilyResult, *, semantic: bool) -> _Entry:
 
 
 def _flow_entry(result: FlowResult) -> _Entry:
+    if result.skipped:
+        return _Entry(result.name, "skipped", result.skipped)
     if not result.problems:
         return _Entry(result.name)
     text = "\n".join((f"expected: {result.expected}", f"found: {result.found}", *result.path))

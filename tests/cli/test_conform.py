@@ -1,6 +1,7 @@
 """`kproxy-ipt conform`: what is shown, and the exit codes."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from click.testing import Result
 
 _TESTS = Path(__file__).parents[1]
+_AFFINITY = _TESTS / "golden" / "56-affinity-custom-timeout"
 _TARGET_PORT = _TESTS / "flows" / "08-target-port"
 _NOBODY = ("unshare", "--user")
 
@@ -47,7 +49,20 @@ def test_reports_for_programs_hold_the_same(invoke: Callable[..., Result], tmp_p
     assert (document["as_expected"], document["different"], document["exit_code"]) == (1, 1, 1)
     assert [flow["seen"] for flow in document["cases"][0]["flows"]] == ["untouched", "untouched"]
     root = ET.parse(report).getroot()
-    assert (root.get("tests"), root.get("failures")) == ("2", "1")
+    assert (root.get("name"), root.get("tests"), root.get("failures")) == ("kproxy-ipt conform", "2", "1")
+
+
+@pytest.mark.kernel
+def test_flows_that_are_not_sent_are_skipped_in_reports(invoke: Callable[..., Result], tmp_path: Path) -> None:
+    """A flow that nobody could judge is neither passed nor left out."""
+    report = tmp_path / "report.xml"
+
+    invoke("conform", _AFFINITY, "--backend=nft", "--program=true", "--junit", report)
+
+    suite = ET.parse(report).getroot()[0]
+    reasons = [element.get("message", "") for element in suite.iter("skipped")]
+    assert suite.get("skipped") == f"{len(reasons)}" != "0"
+    assert all("session affinity" in reason for reason in reasons)
 
 
 @pytest.mark.kernel
@@ -69,9 +84,12 @@ def test_a_command_that_makes_no_sense_ends_in_two(command: str, invoke: Callabl
     assert "{netns}" in done.stderr
 
 
-def test_folders_without_tables_end_in_two(invoke: Callable[..., Result]) -> None:
+def test_folders_without_tables_end_in_two(invoke: Callable[..., Result], tmp_path: Path) -> None:
     """Nothing that was compared is not the same as everything as expected."""
-    done = invoke("conform", _TESTS / "golden" / "01-no-services")
+    folder = shutil.copytree(_AFFINITY, tmp_path / "case")
+    (folder / "flows.yaml").unlink()
+
+    done = invoke("conform", folder)
 
     assert done.exit_code == 2
     assert "no case with flows.yaml" in done.stderr

@@ -22,6 +22,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder with two cases, `web` with rules and flows and `none` with rules alone."""
     shutil.copytree(_GOLDEN / "26-node-port-cluster", tmp_path / "golden" / "web")
     shutil.copytree(_GOLDEN / "01-no-services", tmp_path / "golden" / "none")
+    (tmp_path / "golden" / "none" / "flows.yaml").unlink()
     return tmp_path / "golden"
 
 
