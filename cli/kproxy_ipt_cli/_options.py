@@ -37,6 +37,9 @@ _SHOWN = frozenset(
         "detect-local-mode",
         "nodeport-addresses",
         "masquerade-all",
+        "dispatch",
+        "balance",
+        "scheduler",
     }
 )
 _NOT_OPTIONS = frozenset({"version", "cleanup", "init-only", "write-config-to"})

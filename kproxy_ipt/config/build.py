@@ -13,12 +13,16 @@ from kproxy_ipt.config.document import ConntrackSection, Document, LoggingSectio
 from kproxy_ipt.config.duration import Duration
 from kproxy_ipt.config.host_port import canonical_host_port
 from kproxy_ipt.config.model import (
+    Balance,
     ClientConnection,
     Config,
     ConntrackConfig,
     DetectLocalMode,
+    Dispatch,
     IptablesConfig,
     LoggingConfig,
+    Scheduler,
+    ShapeConfig,
     VModuleItem,
 )
 from kproxy_ipt.config.notes import notes_about
@@ -68,6 +72,18 @@ def _config(document: Document) -> Config:
         oom_score_adj=document.oom_score_adj or 0,
         conntrack=_conntrack(document.conntrack),
         config_sync_period_s=document.config_sync_period.seconds,
+        shape=_shape(document),
+    )
+
+
+def _shape(document: Document) -> ShapeConfig:
+    """Round robin may also be asked for where a file was written for ipvs mode."""
+    section, usual = document.kproxy_ipt, ShapeConfig()
+    inherited = "rr" if document.mode == "ipvs" and document.ipvs.scheduler == "rr" else ""
+    return ShapeConfig(
+        dispatch=Dispatch(section.dispatch or usual.dispatch),
+        balance=Balance(section.balance or usual.balance),
+        scheduler=Scheduler(section.scheduler or inherited or usual.scheduler),
     )
 
 

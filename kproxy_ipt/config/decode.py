@@ -31,7 +31,7 @@ _MAX_NANOSECONDS = 2**63 - 1
 # Never of any effect in iptables mode, whatever they hold. The sections of the other modes come on top.
 _DEAD_FIELDS = ("winkernel", "portRange", "windowsRunAsService")
 _ACTIVE_ELSEWHERE = {
-    "ipvs": {"ipvs.syncPeriod", "ipvs.minSyncPeriod"},
+    "ipvs": {"ipvs.syncPeriod", "ipvs.minSyncPeriod", "ipvs.scheduler"},
     "nftables": {"nftables.syncPeriod", "nftables.minSyncPeriod", "nftables.masqueradeBit", "nftables.masqueradeAll"},
 }
 

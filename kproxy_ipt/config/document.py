@@ -142,6 +142,14 @@ class ConntrackSection(_Section, frozen=True):
     udp_stream_timeout: Duration = Duration()
 
 
+class KproxyIptSection(_Section, frozen=True):
+    """`kproxyIpt`, which kube-proxy passes over with a warning: "" is the default."""
+
+    dispatch: str = ""
+    balance: str = ""
+    scheduler: str = ""
+
+
 class Document(_Section, frozen=True):
     """The whole file."""
 
@@ -171,6 +179,7 @@ class Document(_Section, frozen=True):
     config_sync_period: Duration = Duration()
     port_range: str = ""
     windows_run_as_service: bool = False
+    kproxy_ipt: KproxyIptSection = KproxyIptSection()
 
 
 class SyncPeriods(msgspec.Struct, frozen=True, kw_only=True):

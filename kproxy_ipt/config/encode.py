@@ -15,6 +15,7 @@ from kproxy_ipt.config.document import (
     Document,
     FlushFrequency,
     IptablesSection,
+    KproxyIptSection,
     LoggingSection,
     NftablesSection,
     Quantity,
@@ -22,10 +23,11 @@ from kproxy_ipt.config.document import (
 )
 from kproxy_ipt.config.document_text import reads_as_text
 from kproxy_ipt.config.duration import Duration, duration_of
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.model import Config, ShapeConfig
 
 # The tags of Go that say `omitempty`, of those fields that can be empty here.
 _OMITTED_IF_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService"})
+_OMITTED_IF_USUAL = frozenset({"kproxyIpt", "dispatch", "balance", "scheduler"})
 _NULL_IF_EMPTY = frozenset({"nodePortAddresses", "excludeCIDRs"})
 
 
@@ -64,6 +66,8 @@ def _section(section: msgspec.Struct) -> dict[str, object]:
     for field in sorted(msgspec.structs.fields(section), key=lambda field: field.encode_name):
         value: object = getattr(section, field.name)
         if not value and field.encode_name in _OMITTED_IF_EMPTY:
+            continue
+        if field.encode_name in _OMITTED_IF_USUAL and value in ("", KproxyIptSection()):
             continue
         values[field.encode_name] = None if value == () and field.encode_name in _NULL_IF_EMPTY else _plain(value)
     return values
@@ -107,7 +111,19 @@ def _document(config: Config) -> Document:
         oom_score_adj=config.oom_score_adj,
         conntrack=_conntrack(config),
         config_sync_period=duration_of(config.config_sync_period_s),
+        kproxy_ipt=_shape(config.shape),
     )
+
+
+def _shape(shape: ShapeConfig) -> KproxyIptSection:
+    """What differs from the default, so that the usual document is that of kube-proxy."""
+    usual = ShapeConfig()
+    given = {
+        field.name: str(value)
+        for field in msgspec.structs.fields(ShapeConfig)
+        if (value := getattr(shape, field.name)) != getattr(usual, field.name)
+    }
+    return KproxyIptSection(**given)
 
 
 def _logging(config: Config) -> LoggingSection:

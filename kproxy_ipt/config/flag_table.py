@@ -1,5 +1,7 @@
 """
-The flags of kube-proxy as a table: the command line is generated from it, and `flags.py` reads values by it.
+The flags of kube-proxy, and the few of our own, as a table.
+
+The command line is generated from it, and `flags.py` reads values by it.
 
 Rows say what `kube-proxy --help` of 1.36 says, shortened, in its order. A flag without a path is no field of the
 configuration: the command that takes it has to act on it.
@@ -348,7 +350,13 @@ _IPVS = (
         "1s",
         "Takes the place of --iptables-min-sync-period if the mode is ipvs.",
     ),
-    FlagSpec("ipvs-scheduler", "ipvs.scheduler", FlagKind.STRING, "", _IPVS_HELP),
+    FlagSpec(
+        "ipvs-scheduler",
+        "ipvs.scheduler",
+        FlagKind.STRING,
+        "",
+        "rr takes the place of --scheduler if the mode is ipvs; others are accepted, without effect.",
+    ),
     FlagSpec("ipvs-exclude-cidrs", "ipvs.excludeCIDRs", FlagKind.LIST, "", _IPVS_HELP),
     FlagSpec("ipvs-strict-arp", "ipvs.strictARP", FlagKind.BOOL, "false", _IPVS_HELP),
     FlagSpec("ipvs-tcp-timeout", "ipvs.tcpTimeout", FlagKind.DURATION, "0s", _IPVS_HELP),
@@ -402,6 +410,36 @@ _LOGGING = (
     ),
 )
 
-FLAGS: tuple[FlagSpec, ...] = (*_RUN, *_API, *_SERVERS, *_RULES, *_MACHINE, *_IPVS, *_LOGGING)
+_SHAPE = (
+    FlagSpec(
+        "dispatch",
+        "kproxyIpt.dispatch",
+        FlagKind.STRING,
+        "auto",
+        "How a packet finds its Service: linear, one rule after the other, as kube-proxy; tree, by prefixes of "
+        "addresses; auto, linear until there are many. Not a flag of kube-proxy.",
+        is_kept=True,
+    ),
+    FlagSpec(
+        "balance",
+        "kproxyIpt.balance",
+        FlagKind.STRING,
+        "auto",
+        "How endpoints are laid out: linear, one rule after the other, as kube-proxy; grouped, in groups; auto, linear "
+        "until there are many. Not a flag of kube-proxy.",
+        is_kept=True,
+    ),
+    FlagSpec(
+        "scheduler",
+        "kproxyIpt.scheduler",
+        FlagKind.STRING,
+        "random",
+        "Who gets the next connection: random, as kube-proxy; rr, everybody in turn; sh, by source address. "
+        "Not a flag of kube-proxy.",
+        is_kept=True,
+    ),
+)
+
+FLAGS: tuple[FlagSpec, ...] = (*_RUN, *_API, *_SERVERS, *_RULES, *_MACHINE, *_IPVS, *_LOGGING, *_SHAPE)
 
 FLAGS_BY_NAME: dict[str, FlagSpec] = {spec.name: spec for spec in FLAGS}

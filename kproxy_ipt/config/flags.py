@@ -231,7 +231,7 @@ def _deprecations(values: Mapping[str, object]) -> tuple[str, ...]:
 def _flag_notes(values: Mapping[str, object]) -> tuple[str, ...]:
     usual = with_defaults(Document())
     is_ipvs = values.get("proxy-mode") == "ipvs"
-    live = {"ipvs-sync-period", "ipvs-min-sync-period"} if is_ipvs else set()
+    live = {"ipvs-sync-period", "ipvs-min-sync-period", "ipvs-scheduler"} if is_ipvs else set()
     dead = (
         f"--{name} plays no part in iptables mode"
         for name in values

@@ -54,6 +54,47 @@ class ConntrackConfig(msgspec.Struct, frozen=True, kw_only=True):
     udp_stream_timeout_s: float = 0.0
 
 
+class Dispatch(StrEnum):
+    """How a packet finds the chain of its Service; values as in `kproxyIpt.dispatch`."""
+
+    LINEAR = "linear"
+    """One rule after the other, as kube-proxy."""
+    TREE = "tree"
+    """By prefixes of addresses and ranges of ports."""
+    AUTO = "auto"
+    """`LINEAR` until there are many rules."""
+
+
+class Balance(StrEnum):
+    """How the rules of a Service with many endpoints are laid out; values as in `kproxyIpt.balance`."""
+
+    LINEAR = "linear"
+    """One rule after the other, as kube-proxy."""
+    GROUPED = "grouped"
+    """First a group of endpoints, then one of the group."""
+    AUTO = "auto"
+    """`LINEAR` until there are many endpoints."""
+
+
+class Scheduler(StrEnum):
+    """Who gets the next connection; values as in `kproxyIpt.scheduler`, named like those of IPVS."""
+
+    RANDOM = "random"
+    """Anybody, as kube-proxy."""
+    RR = "rr"
+    """Everybody in turn."""
+    SH = "sh"
+    """The same endpoint for the same source address."""
+
+
+class ShapeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`kproxyIpt`: the shape of the rules, which kube-proxy has no field for."""
+
+    dispatch: Dispatch = Dispatch.AUTO
+    balance: Balance = Balance.AUTO
+    scheduler: Scheduler = Scheduler.RANDOM
+
+
 class VModuleItem(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of `logging.vmodule`."""
 
@@ -101,6 +142,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     oom_score_adj: int = -999
     conntrack: ConntrackConfig = ConntrackConfig()
     config_sync_period_s: float = 900.0
+    shape: ShapeConfig = ShapeConfig()
 
     @property
     def external_ips_allowed(self) -> bool:

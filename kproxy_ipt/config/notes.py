@@ -34,6 +34,9 @@ def _mode(document: Document) -> Iterator[str]:
         )
         if document.mode == "nftables" and not document.node_port_addresses:
             yield "nodePortAddresses is unset, which means primary in nftables mode: taken as primary"
+        scheduler = document.ipvs.scheduler
+        if document.mode == "ipvs" and scheduler not in {"", "rr"} and not document.kproxy_ipt.scheduler:
+            yield f"ipvs.scheduler {scheduler} is unknown here: connections are spread at random"
 
 
 def _feature_gates(document: Document) -> Iterator[str]:

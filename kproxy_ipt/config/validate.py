@@ -15,6 +15,7 @@ from kproxy_ipt.config.document import Document, LoggingSection, OutputSection, 
 from kproxy_ipt.config.duration import Duration
 from kproxy_ipt.config.feature_gates import LOCKED_GATES, is_enabled
 from kproxy_ipt.config.host_port import port_number, split_host_port
+from kproxy_ipt.config.model import Balance, Dispatch, Scheduler
 from kproxy_ipt.errors import ConfigError
 
 PREVIOUS_MINOR = "1.35"
@@ -46,9 +47,23 @@ def validate(document: Document) -> None:
         *_node_port_addresses(document),
         *_detect_local(document),
         *_logging(document),
+        *_shape(document),
     )
     if problems:
         raise ConfigError(tuple(f"KubeProxyConfiguration.{problem}" for problem in problems))
+
+
+def _shape(document: Document) -> Iterator[str]:
+    section = document.kproxy_ipt
+    for name, value, known in (
+        ("dispatch", section.dispatch, Dispatch),
+        ("balance", section.balance, Balance),
+        ("scheduler", section.scheduler, Scheduler),
+    ):
+        if value and value not in tuple(known):
+            supported = ", ".join(json.dumps(one) for one in sorted(known))
+            detail = f"Unsupported value: {json.dumps(value)}: supported values: {supported}"
+            yield f"KproxyIpt.{name.capitalize()}: {detail}"
 
 
 def _invalid(path: str, value: object, detail: str) -> str:

@@ -13,12 +13,16 @@ from kproxy_ipt.config.document import API_VERSION, KIND
 from kproxy_ipt.config.encode import config_document, encode_config
 from kproxy_ipt.config.flags import FLAGS, effective_config
 from kproxy_ipt.config.model import (
+    Balance,
     ClientConnection,
     Config,
     ConntrackConfig,
     DetectLocalMode,
+    Dispatch,
     IptablesConfig,
     LoggingConfig,
+    Scheduler,
+    ShapeConfig,
     VModuleItem,
 )
 from kproxy_ipt.errors import ConfigError
@@ -83,6 +87,12 @@ configs = st.builds(
         udp_stream_timeout_s=seconds,
     ),
     config_sync_period_s=periods,
+    shape=st.builds(
+        ShapeConfig,
+        dispatch=st.sampled_from(Dispatch),
+        balance=st.sampled_from(Balance),
+        scheduler=st.sampled_from(Scheduler),
+    ),
 )
 
 fields = st.sampled_from(sorted(config_document(Config())))

@@ -7,12 +7,16 @@ from kproxy_ipt.config.build import DecodedConfig
 from kproxy_ipt.config.document import Document, with_defaults, with_value
 from kproxy_ipt.config.flags import FLAGS, FlagKind, Flags, effective_config
 from kproxy_ipt.config.model import (
+    Balance,
     ClientConnection,
     Config,
     ConntrackConfig,
     DetectLocalMode,
+    Dispatch,
     IptablesConfig,
     LoggingConfig,
+    Scheduler,
+    ShapeConfig,
     VModuleItem,
 )
 from kproxy_ipt.errors import ConfigError
@@ -74,6 +78,9 @@ SINGLE_FLAGS: dict[str, dict[str, object]] = {
     "ipvs-sync-period=5s": {},
     "ipvs-min-sync-period=5s": {},
     "ipvs-scheduler=rr": {},
+    "dispatch=tree": {"shape": ShapeConfig(dispatch=Dispatch.TREE)},
+    "balance=grouped": {"shape": ShapeConfig(balance=Balance.GROUPED)},
+    "scheduler=rr": {"shape": ShapeConfig(scheduler=Scheduler.RR)},
     "ipvs-exclude-cidrs=10.0.0.0/8": {},
     "ipvs-strict-arp=true": {},
     "ipvs-tcp-timeout=5s": {},

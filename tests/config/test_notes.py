@@ -6,6 +6,7 @@ from typing import TypeAlias
 import pytest
 
 from kproxy_ipt.config.build import DecodedConfig
+from kproxy_ipt.config.model import Scheduler
 
 Decode: TypeAlias = Callable[[str], DecodedConfig]
 
@@ -41,3 +42,23 @@ def test_odd_setting_is_noted(decode: Decode, fields: str, note: str) -> None:
 def test_normal_setting_is_not_noted(decode: Decode, fields: str) -> None:
     """Nothing is said about settings that do what they say."""
     assert decode(fields).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "wanted"), [("rr", Scheduler.RR), ("", Scheduler.RANDOM), ("wlc", Scheduler.RANDOM)]
+)
+def test_scheduler_of_an_ipvs_file_is_followed_or_named(decode: Decode, scheduler: str, wanted: Scheduler) -> None:
+    """Round robin is known here too; of others a note says that they are not."""
+    decoded = decode(f'mode: ipvs\nipvs: {{scheduler: "{scheduler}", syncPeriod: 30s, minSyncPeriod: 1s}}')
+
+    assert decoded.config.shape.scheduler is wanted
+    assert [note for note in decoded.notes if "scheduler" in note] == (
+        ["ipvs.scheduler wlc is unknown here: connections are spread at random"] if scheduler == "wlc" else []
+    )
+
+
+def test_own_scheduler_counts_more_than_that_of_ipvs(decode: Decode) -> None:
+    """Who names both knows this program."""
+    decoded = decode("mode: ipvs\nipvs: {scheduler: rr}\nkproxyIpt: {scheduler: sh}")
+
+    assert decoded.config.shape.scheduler is Scheduler.SH

@@ -34,6 +34,8 @@ REFUSED = {
     "metricsBindAddress: 0.0.0.0:http": 'MetricsBindAddress: Invalid value: "http": must be a valid port',
     "showHiddenMetricsForVersion: '1.36'": 'ShowHiddenMetricsForVersion: Invalid value: "1.36"',
     "mode: userspace": 'Mode: Invalid value: "userspace": must be iptables, ipvs, nftables or blank',
+    "kproxyIpt: {dispatch: star}": 'KproxyIpt.Dispatch: Unsupported value: "star": supported values: "auto", "linear"',
+    "kproxyIpt: {scheduler: wlc}": 'KproxyIpt.Scheduler: Unsupported value: "wlc"',
     "iptables: {masqueradeBit: 32}": "IPTables.MasqueradeBit: Invalid value: 32: must be within the range [0, 31]",
     "iptables: {masqueradeBit: -1}": "IPTables.MasqueradeBit: Invalid value: -1: must be within the range [0, 31]",
     "mode: ipvs\niptables: {masqueradeBit: 32}": "IPTables.MasqueradeBit: Invalid value: 32",
