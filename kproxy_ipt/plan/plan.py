@@ -130,7 +130,7 @@ def plan_wanted(wanted: Wanted, actual: SavedTables, *, staged: bool, max_lines:
     before = [*marks["filter"], *before]
     prepare = [*marks["nat"], *_new_nat_chains(nat), *_changed_service_chains(wanted, nat)]
     switch = _switch(nat, wanted, actual)
-    delete = [Step("nat", (DeleteChain(name),)) for name in deletion_order(stale) if name not in kept]
+    delete = [Step("nat", (DeleteChain(name),)) for name in deletion_order(actual, "nat", stale) if name not in kept]
     if staged and not fits_one_transaction([*prepare, *switch, *delete], max_lines):
         steps = [*prepare, *before, *switch, *after, *delete]
     else:
