@@ -15,7 +15,8 @@ through between the tables:
 5. filter: rules that no longer refuse or drop go;
 6. chains that nothing leads to any more are deleted.
 
-`stages.py` decides how many steps share a transaction; where all of nat fits one, step 3 comes first.
+`in_place.py` says which chains are changed rather than written anew. `stages.py` decides how many steps share a
+transaction; where all of nat fits one, step 3 comes first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kproxy_ipt.plan.actual import has_base_jump, holds_rule, same_rules
+from kproxy_ipt.plan.in_place import in_place
 from kproxy_ipt.plan.stages import MAX_LINES, Step, fits_one_transaction, pack
 from kproxy_ipt.plan.stale import deletion_order, kept_for_others
 from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
@@ -42,6 +44,7 @@ from kproxy_ipt.ruleset.edits import (
     DeleteChain,
     DeleteRule,
     Edit,
+    EditChain,
     EnsureChain,
     InsertRule,
     RestoreInput,
@@ -76,8 +79,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chains_written(self) -> int:
-        """Number of chains that are created or rewritten."""
-        return len({(table, edit.name) for table, edit in self._edits() if isinstance(edit, WriteChain | EnsureChain)})
+        """Number of chains that are created, rewritten or changed where they stand."""
+        written = (WriteChain, EditChain, EnsureChain)
+        return len({(table, edit.name) for table, edit in self._edits() if isinstance(edit, written)})
 
     @property
     def chains_deleted(self) -> int:
@@ -87,15 +91,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rules_written(self) -> int:
         """Number of rules that are written or inserted."""
-        return sum(
-            len(edit.rules) if isinstance(edit, WriteChain) else isinstance(edit, InsertRule | AppendRule)
-            for _, edit in self._edits()
-        )
+        return sum(rules_written(edit) for _, edit in self._edits())
 
     @property
     def rules_deleted(self) -> int:
         """Number of rules that are taken out of foreign or built-in chains."""
         return sum(isinstance(edit, DeleteRule) for _, edit in self._edits())
+
+
+def rules_written(edit: Edit) -> int:
+    """Number of rules that *edit* writes or inserts."""
+    if isinstance(edit, WriteChain):
+        return len(edit.rules)
+    return len(edit.inserted) if isinstance(edit, EditChain) else isinstance(edit, InsertRule | AppendRule)
 
 
 class _Changes(msgspec.Struct, frozen=True):
@@ -136,6 +144,7 @@ def plan_wanted(wanted: Wanted, actual: SavedTables, *, staged: bool, max_lines:
         steps = [*prepare, *before, *switch, *after, *delete]
     else:
         steps = [*before, *prepare, *switch, *delete, *after]
+    steps = [*in_place(steps, actual, wanted)] if staged else steps
     return Plan(transactions=pack(steps, staged=staged, max_lines=max_lines), notes=(*notes, *filter_notes))
 
 
