@@ -118,7 +118,9 @@ def dispatch_key(rule: Rule, family: Family, *, ports_first: bool) -> str:
     ports = f"{_LETTERS[port.protocol]}{port.destination[0]:04x}" if port and port.destination else ""
     address, _, length = rule.destination.partition("/")
     digits = inet_pton(_ADDRESS_FAMILY[family], address).hex() if length == str(family.bits) else ""
-    return ports + digits if ports_first else digits + ports
+    if ports_first:
+        return ports + digits
+    return digits + ports if digits else ""
 
 
 def is_branched(lines: Sequence[str]) -> bool:
