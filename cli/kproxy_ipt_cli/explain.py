@@ -8,13 +8,16 @@ import click
 import msgspec
 
 from kproxy_ipt.addresses import Family, canonical_address, family_of
+from kproxy_ipt.config.model import Dispatch
 from kproxy_ipt.daemon.node import node_notes, own_node
 from kproxy_ipt.errors import Finding
 from kproxy_ipt.objects.model import Objects, Service
 from kproxy_ipt.objects.report import object_text
+from kproxy_ipt.rules.build import build_ruleset
 from kproxy_ipt.selection.reasons import Reason
 from kproxy_ipt.state.model import MachineFacts, Snapshot
 from kproxy_ipt.state.snapshot import take_snapshot
+from kproxy_ipt.trace.branches import part_of_dispatch
 from kproxy_ipt.trace.chain_owner import FIXED_CHAIN_MEANINGS, ChainOwner, chain_owners
 from kproxy_ipt.trace.explain_service import explain_service
 from kproxy_ipt.trace.explain_slices import slices_of
@@ -230,7 +233,7 @@ def _reason_text(row: EndpointRow) -> str:
 
 def _explain_chain(scene: _Scene, name: str) -> None:
     owners = chain_owners(name, scene.snapshots)
-    meaning = FIXED_CHAIN_MEANINGS.get(name, "")
+    meaning = FIXED_CHAIN_MEANINGS.get(name, "") or ("" if owners else _dispatch_meaning(scene, name))
     if not owners and not meaning:
         raise click.UsageError(f"no service port of these objects has a chain {name}: its Service may be gone")
     if scene.output != TEXT:
@@ -242,6 +245,15 @@ def _explain_chain(scene: _Scene, name: str) -> None:
         print_table(
             ("service port", "protocol", "family", "endpoint", "stands", "what it does"), map(_owner_row, owners)
         )
+
+
+def _dispatch_meaning(scene: _Scene, name: str) -> str:
+    """What a part of a dispatch tree holds, whether the present objects are enough for a tree or not."""
+    shape = msgspec.structs.replace(scene.request.config.shape, dispatch=Dispatch.TREE)
+    config = msgspec.structs.replace(scene.request.config, shape=shape)
+    rulesets = (build_ruleset(snapshot, config, scene.machine).ruleset for snapshot in scene.snapshots.values())
+    parts = (part_of_dispatch(ruleset, name) for ruleset in rulesets)
+    return next((f"a part of the way to the chains of Services: {part}" for part in parts if part), "")
 
 
 def _owner_row(owner: ChainOwner) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from kproxy_ipt.rules.names import KUBE_FIREWALL, is_own_chain, is_service_chain
 from kproxy_ipt.ruleset.diff import ChainDifference, DifferenceKind, compare_rulesets
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset, Table
 from kproxy_ipt.ruleset.targets import Jump
+from kproxy_ipt.trace.branches import as_rows
 from kproxy_ipt.trace.service_changes import change_words, summary_words
 from kproxy_ipt.trace.service_reading import SHARED_CHAINS, Reading, read_ruleset, read_services
 from kproxy_ipt.trace.service_views import EndpointView, EntryKind, EntryView, ServiceView
@@ -82,8 +83,9 @@ def compare(before: Ruleset, after: Ruleset) -> Comparison:
     """
     Compare two Rulesets of one family.
 
-    Counters, comments, and chains that hold nothing do not count.
+    Counters, comments, and chains that hold nothing do not count; a dispatch tree is what its row would be.
     """
+    before, after = as_rows(before), as_rows(after)
     old, new = read_ruleset(before), read_ruleset(after)
     names = sorted({*old.services, *new.services})
     changes = (_change(name, old.services.get(name), new.services.get(name)) for name in names)

@@ -17,6 +17,7 @@ from kproxy_ipt.rules.names import KUBE_MARK_MASQ
 from kproxy_ipt.ruleset.matches import Comment, Recent
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset
 from kproxy_ipt.ruleset.targets import Dnat, Jump, Masquerade, OpaqueTarget, Reject, SetMark, Snat, Verdict
+from kproxy_ipt.trace.branches import as_rows
 from kproxy_ipt.trace.compare import own_rules
 from kproxy_ipt.trace.conditions import condition_words, plain_share
 from kproxy_ipt.trace.service_chains import endpoint_share
@@ -144,10 +145,10 @@ class _Builder:
     """Walks from built-in chains along jumps and keeps what belongs to the service."""
 
     def __init__(self, ruleset: Ruleset, service: str, names: Mapping[str, str]) -> None:
-        self.ruleset = ruleset
+        self.ruleset = as_rows(ruleset)
         self.service = service
         self.names = names
-        self.owners = {name: view.text for view in read_services(ruleset).values() for name in view.chains}
+        self.owners = {name: view.text for view in read_services(self.ruleset).values() for name in view.chains}
         shown = {text for text in self.owners.values() if not service or self._is_of_service(text)}
         self.has_several_owners = len(shown) > 1
         self.nodes: dict[str, GraphNode] = {}

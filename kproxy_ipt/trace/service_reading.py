@@ -15,6 +15,7 @@ from kproxy_ipt.ruleset.matches import AddressType, Comment, Match, Nfacct, Port
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset
 from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.ruleset.targets import Jump
+from kproxy_ipt.trace.branches import as_rows
 from kproxy_ipt.trace.conditions import address_words
 from kproxy_ipt.trace.service_chains import DispatchView, ServiceReader, fate, rules_of, without_comment
 from kproxy_ipt.trace.service_views import EntryKind, EntryView, ServiceView
@@ -60,7 +61,8 @@ def read_services(ruleset: Ruleset) -> Mapping[str, ServiceView]:
 
 
 def read_ruleset(ruleset: Ruleset) -> Reading:
-    """Services and what is left over in the chains that they share."""
+    """Services and what is left over in the chains that they share, dispatch trees read as rows."""
+    ruleset = as_rows(ruleset)
     found: dict[tuple[str, str], DispatchView] = {}
     leftovers: dict[tuple[str, str], tuple[Rule, ...]] = {}
     for table, name in SHARED_CHAINS:
