@@ -18,6 +18,7 @@ _LIVE = (
     "node_port_addresses",
     "conntrack",
     "logging",
+    "shape",
     "feature_gates",
 )
 
