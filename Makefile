@@ -99,7 +99,7 @@ bench: setup ## Run the benchmarks and print their tables.
 	    $(BIN)/python "$$benchmark"
 	done
 
-soak: setup ## Four minutes of chance: changes under traffic, packets in generated worlds; as root.
+soak: setup ## Six minutes of chance: changes under traffic, packets in generated worlds; as root.
 	@$(BIN)/python bench/soak_churn.py
 	$(BIN)/python bench/soak_worlds.py
 

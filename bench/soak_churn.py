@@ -1,9 +1,11 @@
 """
 Churn for a minute: 2,000 random changes over 500 Services, with traffic to a Service that nobody touches.
 
+One run for each backend and each way of dispatch.
 Promised: no packet lost, the kernel ends as a fresh render, no sync longer than three times the median.
 
 Usage: python bench/soak_churn.py [--services 500] [--changes 2000] [--seconds 60] [--backend nft|legacy|both]
+       [--dispatch linear|tree|both]
 """
 
 import argparse
@@ -12,10 +14,16 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from kproxy_ipt.config.model import Dispatch
 from kproxy_ipt.daemon.machine import BackendWish
 from kproxy_ipt.testing.churn_run import ChurnOutcome, run_churn
 
 _BACKENDS: dict[str, tuple[BackendWish, ...]] = {"nft": ("nft",), "legacy": ("legacy",), "both": ("nft", "legacy")}
+_DISPATCHES: dict[str, tuple[Dispatch, ...]] = {
+    "linear": (Dispatch.LINEAR,),
+    "tree": (Dispatch.TREE,),
+    "both": (Dispatch.LINEAR, Dispatch.TREE),
+}
 _MOST_MEDIANS = 3.0
 
 
@@ -26,7 +34,7 @@ def is_as_promised(outcome: ChurnOutcome) -> bool:
 
 
 def show(outcomes: dict[str, ChurnOutcome], title: str) -> None:
-    """Print one column for each backend."""
+    """Print one column for each backend and dispatch."""
     table = Table("", *outcomes, title=title)
     rows = {
         "changes": [f"{sum(one.changes.values())} in {one.took_s:.1f} s" for one in outcomes.values()],
@@ -57,12 +65,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", choices=list(_BACKENDS), default="both")
+    parser.add_argument("--dispatch", choices=list(_DISPATCHES), default="both")
     options = parser.parse_args()
     outcomes: dict[str, ChurnOutcome] = {
-        backend: run_churn(
-            backend, services=options.services, changes=options.changes, seconds=options.seconds, seed=options.seed
+        f"{backend}, {dispatch}": run_churn(
+            backend,
+            services=options.services,
+            changes=options.changes,
+            seconds=options.seconds,
+            seed=options.seed,
+            dispatch=dispatch,
         )
         for backend in _BACKENDS[options.backend]
+        for dispatch in _DISPATCHES[options.dispatch]
     }
     show(outcomes, f"{options.changes} changes over {options.services} Services, seed {options.seed}")
     sys.exit(0 if all(is_as_promised(one) for one in outcomes.values()) else 1)

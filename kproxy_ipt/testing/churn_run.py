@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.model import Config, Dispatch, ShapeConfig
 from kproxy_ipt.daemon.machine import BackendWish, Target
 from kproxy_ipt.daemon.sync import sync_once
 from kproxy_ipt.kernel.command import SubprocessRunner
@@ -60,7 +60,15 @@ class ChurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return statistics.median(self.sync_s)
 
 
-def run_churn(backend: BackendWish, *, services: int, changes: int, seconds: float, seed: int = 1) -> ChurnOutcome:
+def run_churn(
+    backend: BackendWish,
+    *,
+    services: int,
+    changes: int,
+    seconds: float,
+    seed: int = 1,
+    dispatch: Dispatch = Dispatch.LINEAR,
+) -> ChurnOutcome:
     """
     Run a daemon in a lab of its own while *changes* happen, evenly spread over *seconds*.
 
@@ -71,7 +79,7 @@ def run_churn(backend: BackendWish, *, services: int, changes: int, seconds: flo
         lab, server = stack.enter_context(Lab()), stack.enter_context(ApiServer())
         steady = _steady(lab)
         churn = Churn(server, services, *steady, seed=seed)
-        arguments = (*lab_arguments(server.url, backend), "-v", "2")
+        arguments = (*lab_arguments(server.url, backend), "-v", "2", "--dispatch", dispatch)
         daemon = stack.enter_context(DaemonProcess(lab.node.netns, *arguments))
         daemon.wait_in_step(timeout_s=60)
         before = _resident_mib(daemon.process_id)
@@ -83,7 +91,7 @@ def run_churn(backend: BackendWish, *, services: int, changes: int, seconds: flo
                 _wait_for_turn(started_s + number * seconds / changes)
                 churn.step()
             took_s = time.monotonic() - started_s
-            settled_s = _settle(lab, churn, backend)
+            settled_s = _settle(lab, churn, backend, dispatch)
         return ChurnOutcome(
             changes=churn.kinds,
             took_s=took_s,
@@ -92,7 +100,7 @@ def run_churn(backend: BackendWish, *, services: int, changes: int, seconds: flo
             exchanges=traffic.exchanges,
             lost=traffic.lost,
             moved=traffic.moved,
-            differences=_differences(lab, churn, backend),
+            differences=_differences(lab, churn, backend, dispatch),
             resident_mib=(before, _resident_mib(daemon.process_id)),
         )
 
@@ -136,20 +144,20 @@ def _wait_for_turn(moment_s: float) -> None:
     time.sleep(max(0.0, moment_s - time.monotonic()))
 
 
-def _settle(lab: Lab, churn: Churn, backend: BackendWish) -> float:
-    fresh = _fresh_rules(churn, backend)
+def _settle(lab: Lab, churn: Churn, backend: BackendWish, dispatch: Dispatch) -> float:
+    fresh = _fresh_rules(churn, backend, dispatch)
     return wait_until(lambda: fresh == _own_rules(lab.node.netns, backend), "all changes in the kernel", timeout_s=60)
 
 
-def _differences(lab: Lab, churn: Churn, backend: BackendWish) -> tuple[str, ...]:
-    fresh, found = _fresh_rules(churn, backend), _own_rules(lab.node.netns, backend)
+def _differences(lab: Lab, churn: Churn, backend: BackendWish, dispatch: Dispatch) -> tuple[str, ...]:
+    fresh, found = _fresh_rules(churn, backend, dispatch), _own_rules(lab.node.netns, backend)
     return tuple(sorted(set(fresh) ^ set(found)))
 
 
-def _fresh_rules(churn: Churn, backend: BackendWish) -> list[str]:
+def _fresh_rules(churn: Churn, backend: BackendWish, dispatch: Dispatch) -> list[str]:
     """The rules that a namespace gets that had none before."""
     with temporary_namespace("fresh") as netns:
-        config = Config(cluster_cidrs=tuple(CLUSTER_CIDRS.values()))
+        config = Config(cluster_cidrs=tuple(CLUSTER_CIDRS.values()), shape=ShapeConfig(dispatch=dispatch))
         report = sync_once(churn.objects, config, NODE_NAME, Target(netns=netns, backend=backend, families=(_V4,)))
         if report.error:
             raise report.error
