@@ -22,7 +22,7 @@ from kproxy_ipt.rules.fixed import (
     node_port_jumps,
     postrouting_chain,
 )
-from kproxy_ipt.rules.names import KUBE_FIREWALL
+from kproxy_ipt.rules.names import KUBE_FIREWALL, KUBE_FORWARD
 from kproxy_ipt.rules.options import RuleOptions, rule_options
 from kproxy_ipt.rules.service_chains import chain_names, service_chains
 from kproxy_ipt.rules.shared_chains import PLACES, wants_tree
@@ -105,18 +105,17 @@ def assemble(
     """Put fixed chains and *contributions* together, in the order given; *branched* as for `build_ruleset`."""
     parts = list(contributions)
     owners = {own.name: part.text for part in parts for own in part.chains}
-    tables: dict[str, dict[str, Chain]] = {
-        "filter": {},
-        "nat": {own.name: own for part in parts for own in part.chains},
-    }
+    nat = {own.name: own for part in parts for own in part.chains}
+    nat.update((fixed.name, fixed) for fixed in (mark_masquerade_chain(options), postrouting_chain(options)))
+    filters = {KUBE_FORWARD: forward_chain(options)}
+    tables = {"nat": nat, "filter": filters}
     for field, place in PLACES.items():
         end = tuple(node_port_jumps(options)) if field == "nat_services" else ()
         rules = [getattr(part.dispatch, field) for part in parts]
         dispatch = _shared_chains(place, rules, end, options, is_tree=place in branched)
         tables[place.table].update((one.name, one) for one in dispatch)
-    nat, filters = tables["nat"], tables["filter"]
-    nat.update((fixed.name, fixed) for fixed in (mark_masquerade_chain(options), postrouting_chain(options)))
-    filters.update((fixed.name, fixed) for fixed in _filter_chains(options))
+    if options.node_ports.localhost:
+        filters[KUBE_FIREWALL] = Chain(KUBE_FIREWALL, (loopback_guard(),))
     shared = () if KUBE_FIREWALL in filters else (("filter", KUBE_FIREWALL),)
     return Desired(
         ruleset=Ruleset(options.family, {"filter": Table("filter", filters), "nat": Table("nat", nat)}),
@@ -147,12 +146,6 @@ def _shared_chains(
     )
     for node in tree.ordered():
         yield Chain(node.name, (*(one.rule for one in node.contents), *(end if node.name == place.chain else ())))
-
-
-def _filter_chains(options: RuleOptions) -> Iterator[Chain]:
-    yield forward_chain(options)
-    if options.node_ports.localhost:
-        yield Chain(KUBE_FIREWALL, (loopback_guard(),))
 
 
 def with_base_chains(desired: Desired) -> Ruleset:

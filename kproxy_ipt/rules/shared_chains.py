@@ -17,8 +17,8 @@ from kproxy_ipt.rules.names import (
 from kproxy_ipt.ruleset.scan import SavedTables
 
 PLACES: Mapping[str, Place] = {
-    "nat_services": Place("nat", KUBE_SERVICES),
     "nat_node_ports": Place("nat", KUBE_NODEPORTS, ports_first=True),
+    "nat_services": Place("nat", KUBE_SERVICES),
     "filter_services": Place("filter", KUBE_SERVICES),
     "filter_external": Place("filter", KUBE_EXTERNAL_SERVICES, ports_first=True),
     "filter_node_ports": Place("filter", KUBE_NODEPORTS, ports_first=True),

@@ -1,4 +1,4 @@
-"""Random changes of many Services and slices, with traffic to one that nobody touches; the long form, a soak, judges times too."""
+"""Random changes of many Services, with traffic to one that nobody touches; the soak is longer, and judges times."""
 
 import pytest
 

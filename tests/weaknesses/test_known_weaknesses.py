@@ -111,7 +111,7 @@ def test_bytes_for_one_changed_pod_do_not_grow_with_the_cluster() -> None:
 
 
 def test_dispatch_is_linear_and_in_the_same_order_everywhere() -> None:
-    """Weakness, shared: a new connection walks the rules of all Services; the rules are kube-proxy's, to the letter."""
+    """Weakness, shared up to a thousand Services: a new connection walks all rules, which are kube-proxy's."""
     lines = OneNode(*_cluster(5)).chain("KUBE-SERVICES")
 
     assert [line.split()[3] for line in lines[:-1]] == [f"10.96.0.{number}/32" for number in range(5)]
