@@ -55,9 +55,11 @@ def test_pieces_are_made_while_the_program_reads_those_before(runner: Subprocess
         yield "x" * _MEBIBYTE
         yield answer.read_text()
 
-    completed = runner.feed(["sh", "-c", f"head -c {_MEBIBYTE} | wc -c > {answer}; cat"], pieces(), timeout_s=30)
+    completed = runner.feed(
+        ["sh", "-c", f"head -c {_MEBIBYTE} >/dev/null; echo read > {answer}; cat"], pieces(), timeout_s=30
+    )
 
-    assert (completed.exit_status, completed.stdout) == (0, f"{_MEBIBYTE}\n")
+    assert (completed.exit_status, completed.stdout) == (0, "read\n")
 
 
 def test_pieces_that_nobody_reads_are_not_made(runner: SubprocessRunner) -> None:
