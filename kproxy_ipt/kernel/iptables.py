@@ -264,7 +264,7 @@ def _bounds(text: str, programs: Programs) -> Iterator[tuple[str, slice]]:
         end += len("\nCOMMIT\n")
         yield text[start + 1 : text.index("\n", start)], slice(start, end)
         start = _after_newline(text, "*", end - 1)
-    if text and not text.rstrip("\n").rpartition("\n")[2].startswith("#"):
+    if text and not text.startswith("#", text.rfind("\n", 0, len(text) - 1) + 1):
         raise KernelError(f"the output of {programs.save[0]} is cut off: the closing comment is missing")
 
 

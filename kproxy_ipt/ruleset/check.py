@@ -4,8 +4,9 @@ Look before you write: contradictions of a Ruleset that the kernel would refuse,
 Run on all desired rules before they are turned into restore inputs. A finding is a bug of ours, never of the user.
 """
 
+import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Set as AbstractSet
 
 from kproxy_ipt.errors import RulesetError
 from kproxy_ipt.ruleset.matches import Comment
@@ -38,12 +39,16 @@ def _targets(chain: Chain) -> Iterator[str]:
             yield rule.target.chain
 
 
-def _targets_of_lines(lines: Iterable[str]) -> list[str]:
+def _checked_targets(table: str, chain: str, lines: Iterable[str]) -> Sequence[str]:
+    """The chains that *lines* of a chain jump to, each once; comments are measured on the way: one loop, not two."""
     found: list[str] = []
     for line in lines:
-        head, _, word = line.rpartition(" ")
+        if len(line) > MAX_COMMENT_BYTES or not line.isascii():
+            _check_comment_of_line(table, chain, line)
+        last = line.rfind(" ") + 1
         # Most lines end with the jump; a quoted text would end with its quote.
-        target = word if head.endswith(" -j") and '"' not in word else jumps_to(line)
+        is_plain = line.startswith(" -j ", last - 4) and not line.endswith('"')
+        target = line[last:] if is_plain else jumps_to(line)
         if target is not None and target not in _NO_CHAINS:
             found.append(target)
     return found if len(found) < 2 else [*dict.fromkeys(found)]
@@ -57,14 +62,17 @@ def _check_names(table: str, names: Iterable[str]) -> None:
             )
 
 
-def _check_jumps(table: str, jumps: Jumps, empty: Container[str]) -> None:
+def _check_jumps(table: str, jumps: Jumps, empty: AbstractSet[str]) -> None:
     """Check that every jump leads to a chain, and to none of *empty*."""
-    for chain, targets in jumps.items():
+    reached = frozenset(itertools.chain.from_iterable(jumps.values()))
+    if reached <= jumps.keys() and reached.isdisjoint(empty):
+        return
+    for name, targets in jumps.items():
         for target in targets:
             if target not in jumps:
-                raise RulesetError(f"table {table}: chain {chain} jumps to {target}, which is missing")
+                raise RulesetError(f"table {table}: chain {name} jumps to {target}, which is missing")
             if target in empty:
-                raise RulesetError(f"table {table}: chain {chain} jumps to {target}, which has no rules")
+                raise RulesetError(f"table {table}: chain {name} jumps to {target}, which has no rules")
 
 
 def _check_comments(table: Table) -> None:
@@ -76,13 +84,10 @@ def _check_comments(table: Table) -> None:
                     _check_comment(table.name, chain.name, match.text)
 
 
-def _check_comments_of_lines(table: str, chain: str, lines: Iterable[str]) -> None:
-    for line in lines:
-        if len(line) > MAX_COMMENT_BYTES or not line.isascii():
-            words = split_words(line)
-            for option, word in pairwise(words):
-                if option.text == "--comment" and option.is_option:
-                    _check_comment(table, chain, word.text)
+def _check_comment_of_line(table: str, chain: str, line: str) -> None:
+    for option, word in itertools.pairwise(split_words(line)):
+        if option.text == "--comment" and option.is_option:
+            _check_comment(table, chain, word.text)
 
 
 def _check_comment(table: str, chain: str, text: str) -> None:
@@ -158,8 +163,6 @@ def check_lines(tables: Mapping[str, Mapping[str, Sequence[str]]], *, may_be_emp
     """
     for table, chains in tables.items():
         _check_names(table, chains)
-        for name, lines in chains.items():
-            _check_comments_of_lines(table, name, lines)
-        jumps = {name: _targets_of_lines(lines) for name, lines in chains.items()}
+        jumps = {name: _checked_targets(table, name, lines) for name, lines in chains.items()}
         _check_jumps(table, jumps, {name for name, lines in chains.items() if not lines and name not in may_be_empty})
         _check_depth(table, jumps)
