@@ -46,7 +46,13 @@ def apply_plan(
     except KernelError as error:
         _take_back(machine, family, before, error, log)
         raise
-    log.info("restored", family=family, transactions=outcome.transactions, seconds=round(outcome.seconds, 3))
+    log.info(
+        "restored",
+        family=family,
+        transactions=outcome.transactions,
+        bytes=outcome.bytes,
+        seconds=round(outcome.seconds, 3),
+    )
     return outcome.bytes
 
 
