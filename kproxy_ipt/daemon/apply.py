@@ -9,7 +9,7 @@ from kproxy_ipt.errors import KernelError, LockTimeoutError
 from kproxy_ipt.kernel.nft_tables import delete_void_table
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.plan.rollback import plan_rollback
-from kproxy_ipt.ruleset.render import render_input
+from kproxy_ipt.ruleset.render import render_sections
 from kproxy_ipt.ruleset.scan import SavedTables, scan_save
 
 
@@ -36,16 +36,23 @@ def apply_plan(
     """
     if not plan.transactions:
         return 0
-    text = render_input(plan.restore_input)
-    log.debug("restoring", family=family, transactions=len(plan.transactions), bytes=len(text))
+    log.debug("restoring", family=family, transactions=len(plan.transactions))
     try:
-        outcome = machine.iptables[family].restore(text, owner_of=lambda chain: owners.get(chain, ""))
+        outcome = machine.iptables[family].restore_sections(
+            lambda: render_sections(plan.restore_input), owner_of=lambda chain: owners.get(chain, "")
+        )
     except LockTimeoutError:
         raise
     except KernelError as error:
         _take_back(machine, family, before, error, log)
         raise
-    log.info("restored", family=family, transactions=outcome.transactions, seconds=round(outcome.seconds, 3))
+    log.info(
+        "restored",
+        family=family,
+        transactions=outcome.transactions,
+        bytes=outcome.bytes,
+        seconds=round(outcome.seconds, 3),
+    )
     return outcome.bytes
 
 
@@ -55,7 +62,7 @@ def _take_back(machine: Machine, family: Family, before: SavedTables, error: Ker
     try:
         actual = scan_save(iptables.start_save(("filter", "nat")).text())
         rollback = plan_rollback(before, actual, staged=machine.is_staged)
-        iptables.restore(render_input(rollback.restore_input))
+        iptables.restore_sections(lambda: render_sections(rollback.restore_input))
         for table in rollback.void_tables:
             delete_void_table(family, table)
     except KernelError as second:

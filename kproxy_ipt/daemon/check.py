@@ -14,16 +14,18 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.log import SilentLog
 from kproxy_ipt.daemon.machine import Target
-from kproxy_ipt.daemon.sync import Prepared, Stopwatch, build_family, prepare
+from kproxy_ipt.daemon.sync import Prepared, Stopwatch, prepare
 from kproxy_ipt.errors import Finding, KproxyError
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.plan.actual import has_base_jump
-from kproxy_ipt.rules.build import Desired
+from kproxy_ipt.rules.build import Desired, build_ruleset
 from kproxy_ipt.rules.names import KUBE_FIREWALL, is_own_chain
+from kproxy_ipt.rules.shared_chains import branched_places
 from kproxy_ipt.ruleset.diff import ChainDifference, DifferenceKind, compare_chains
 from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.ruleset.scan import SavedTables, jumps_to, scan_save
+from kproxy_ipt.state.snapshot import take_snapshot
 
 _SHOWN_OWNERS = 3
 _SERVICE_PORT_COMMENT = re.compile(r'--comment "?([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ "]|$)')
@@ -97,11 +99,14 @@ def check(read_objects: Callable[[], Objects], config: Config, node_name: str, t
 
 
 def _check_family(family: Family, prepared: Prepared, config: Config) -> FamilyCheck:
-    _, desired = build_family(family, prepared, config)
+    snapshot = take_snapshot(prepared.objects, family, prepared.node)
+    desired = build_ruleset(snapshot, config, prepared.facts)
     try:
         actual = scan_save(prepared.saves[family].text())
     except KproxyError as error:
         return FamilyCheck(error=error)
+    if branched := desired.keeping & branched_places(actual):
+        desired = build_ruleset(snapshot, config, prepared.facts, branched)
     tables = desired.ruleset.tables.values()
     return FamilyCheck(
         tuple(differences(desired, actual)),

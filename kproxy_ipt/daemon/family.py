@@ -26,7 +26,7 @@ from kproxy_ipt.plan.plan import Plan, rules_written
 from kproxy_ipt.rules.names import KUBE_FIREWALL
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.ruleset.edits import DeleteChain, EditChain, InsertRule, WriteChain
-from kproxy_ipt.ruleset.render import render_input
+from kproxy_ipt.ruleset.render import render_sections
 from kproxy_ipt.ruleset.scan import SavedTables, scan_save
 from kproxy_ipt.state.flow_memory import FlowMemory
 from kproxy_ipt.state.flows import EntryOptions
@@ -215,8 +215,9 @@ class FamilySync:
         if not plan.transactions:
             notes = (*plan.notes, *(tune_after(localhost_node_ports=has_guard) if is_full else ()))
             return SyncOutcome(full=is_full, rules_written=written, notes=notes)
-        text = render_input(plan.restore_input)
-        result = self._machine.iptables[self.family].restore(text, owner_of=self.rules.owner_of)
+        result = self._machine.iptables[self.family].restore_sections(
+            lambda: render_sections(plan.restore_input), owner_of=self.rules.owner_of
+        )
         self._log.debug("restored", family=self.family, bytes=result.bytes, seconds=round(result.seconds, 4))
         return SyncOutcome(
             full=is_full,

@@ -24,12 +24,14 @@ from kproxy_ipt.kernel.iptables import PendingSave
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.plan.flows import entry_options, former_entries, leaving_lines
-from kproxy_ipt.plan.plan import Plan, plan_sync
-from kproxy_ipt.rules.build import Desired, build_ruleset
+from kproxy_ipt.plan.plan import Plan, plan_wanted
+from kproxy_ipt.plan.wanted import Wanted
+from kproxy_ipt.plan.wanted_snapshot import WantedSnapshot, wanted_snapshot
 from kproxy_ipt.rules.names import KUBE_FIREWALL, MAY_BE_EMPTY
 from kproxy_ipt.rules.options import rule_options
-from kproxy_ipt.ruleset.check import check_consistency
-from kproxy_ipt.ruleset.render import render_input
+from kproxy_ipt.rules.shared_chains import branched_places
+from kproxy_ipt.ruleset.check import check_lines
+from kproxy_ipt.ruleset.render import render_sections
 from kproxy_ipt.ruleset.scan import SavedTables, scan_save
 from kproxy_ipt.state.flows import flow_table
 from kproxy_ipt.state.model import MachineFacts, NodeFacts, Snapshot
@@ -105,8 +107,13 @@ def sync_once(
     watch = Stopwatch()
     log = log or SilentLog()
     prepared = prepare(read_objects, config, node_name, target, watch, write=not dry_run, log=log)
+    findings = prepared.objects.findings
+    with watch.phase("read"):
+        snapshots = {family: take_snapshot(prepared.objects, family, prepared.node) for family in prepared.saves}
+        prepared = msgspec.structs.replace(prepared, objects=Objects())  # they are large, and have said all
+    run = _Run(prepared, config, log, is_dry=dry_run)
     with inside(target.netns):
-        reports = {family: _sync_family(family, prepared, config, log, dry_run=dry_run) for family in prepared.saves}
+        reports = {family: _sync_family(run, snapshots.pop(family)) for family in [*snapshots]}
     choice = prepared.machine.choice
     return RunReport(
         backend=choice.backend,
@@ -114,7 +121,7 @@ def sync_once(
         node=node_name,
         families=reports,
         unavailable=choice.unavailable,
-        findings=prepared.objects.findings,
+        findings=findings,
         notes=prepared.notes,
         seconds=watch.total(),
         dry_run=dry_run,
@@ -163,42 +170,57 @@ def prepare(
     return Prepared(machine, saves, objects, node, facts, (*notes, *untuned))
 
 
-def build_family(family: Family, prepared: Prepared, config: Config) -> tuple[Snapshot, Desired]:
-    """What the objects mean for *family*, and the rules that it should have."""
-    snapshot = take_snapshot(prepared.objects, family, prepared.node)
-    return snapshot, build_ruleset(snapshot, config, prepared.facts)
+class _Run(msgspec.Struct, frozen=True):
+    """What is the same for all families."""
+
+    prepared: Prepared
+    config: Config
+    log: Log
+    is_dry: bool
 
 
-def _sync_family(family: Family, prepared: Prepared, config: Config, log: Log, *, dry_run: bool) -> FamilyReport:
-    watch = Stopwatch()
-    with watch.phase("build"):
-        snapshot, desired = build_family(family, prepared, config)
+def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
+    watch, family, pending = Stopwatch(), snapshot.family, run.prepared.saves[snapshot.family]
     written, flows, notes = 0, ConntrackOutcome(), list[str]()
+    with watch.phase("build"):
+        built = wanted_snapshot(snapshot, run.config, run.prepared.facts)
     try:
         with watch.phase("list"):
-            actual = scan_save(prepared.saves[family].text())
-            notes.extend(prepared.saves[family].warnings)
+            actual = scan_save(pending.text())
+            notes.extend(pending.warnings)
         with watch.phase("plan"):
-            plan = plan_sync(desired, actual, staged=prepared.machine.is_staged)
+            if branched := built.keeping & branched_places(actual):
+                built = wanted_snapshot(snapshot, run.config, run.prepared.facts, branched)
+            # Only these may have stale flows; the others need not stay in memory.
+            snapshot = _of_protocol(snapshot, "udp")
+            plan = plan_wanted(built.wanted, actual, staged=run.prepared.machine.is_staged)
             notes.extend(plan.notes)
             if plan.transactions:
-                check_consistency(desired.ruleset, may_be_empty=MAY_BE_EMPTY)
-            log.info("planned", family=family, chains=plan.chains_written, deleted=plan.chains_deleted)
-        if dry_run:
-            written = len(render_input(plan.restore_input).encode())
+                check_lines(built.wanted.tables, may_be_empty=MAY_BE_EMPTY)
+            run.log.info("planned", family=family, chains=plan.chains_written, deleted=plan.chains_deleted)
+        if run.is_dry:
+            written = sum(len(section.encode()) for section in render_sections(plan.restore_input))
         else:
             with watch.phase("restore"):
-                written = apply_plan(prepared.machine, family, plan, actual, owners=desired.owners, log=log)
-            has_guard = desired.ruleset.chain("filter", KUBE_FIREWALL) is not None
-            notes.extend(tune_after(localhost_node_ports=has_guard))
+                written = _apply(run, built.wanted, plan, actual)
+            notes.extend(tune_after(localhost_node_ports=KUBE_FIREWALL in built.wanted.tables["filter"]))
             with watch.phase("conntrack"):
-                flows = _end_stale_flows(snapshot, config, prepared.facts, plan, actual)
+                flows = _end_stale_flows(snapshot, run.config, run.prepared.facts, plan, actual)
             notes.extend([flows.problem] if flows.problem else [])
             if flows.listed:
-                log.info("conntrack", family=family, listed=flows.listed, deleted=flows.deleted)
+                run.log.info("conntrack", family=family, listed=flows.listed, deleted=flows.deleted)
     except KproxyError as error:
         return FamilyReport(error=error, seconds=watch.total(), notes=tuple(notes))
-    return _report(desired, plan, written, flows, notes=tuple(notes), seconds=watch.total())
+    return _report(built, plan, written, flows, notes=tuple(notes), seconds=watch.total())
+
+
+def _of_protocol(snapshot: Snapshot, protocol: str) -> Snapshot:
+    services = {key: state for key, state in snapshot.services.items() if state.service_port.protocol == protocol}
+    return msgspec.structs.replace(snapshot, services=services)
+
+
+def _apply(run: _Run, wanted: Wanted, plan: Plan, actual: SavedTables) -> int:
+    return apply_plan(run.prepared.machine, wanted.family, plan, actual, owners=wanted.owners, log=run.log)
 
 
 def _end_stale_flows(
@@ -221,7 +243,7 @@ def _end_stale_flows(
 
 
 def _report(
-    desired: Desired,
+    built: WantedSnapshot,
     plan: Plan,
     written: int,
     flows: ConntrackOutcome,
@@ -229,7 +251,6 @@ def _report(
     notes: tuple[str, ...],
     seconds: dict[str, float],
 ) -> FamilyReport:
-    tables = desired.ruleset.tables.values()
     return FamilyReport(
         transactions=len(plan.transactions),
         bytes=written,
@@ -237,11 +258,11 @@ def _report(
         chains_deleted=plan.chains_deleted,
         rules_written=plan.rules_written,
         rules_deleted=plan.rules_deleted,
-        chains=sum(len(table.chains) for table in tables),
-        rules=sum(len(chain.rules) for table in tables for chain in table.chains.values()),
-        services=desired.service_count,
-        service_ports=desired.service_port_count,
-        endpoints=desired.endpoint_count,
+        chains=built.chain_count,
+        rules=built.rule_count,
+        services=built.service_count,
+        service_ports=built.service_port_count,
+        endpoints=built.endpoint_count,
         flows_listed=flows.listed,
         flows_deleted=flows.deleted,
         seconds=seconds,

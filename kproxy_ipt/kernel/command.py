@@ -13,7 +13,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -76,6 +77,19 @@ class Runner(Protocol):
         """
         ...
 
+    def feed(
+        self, arguments: Sequence[str], pieces: Iterable[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> Completed:
+        """
+        Run a program to its end, which reads *pieces* one after the other while they are being made.
+
+        What a program leaves unread is dropped, as with `run`; then the remaining pieces are not made.
+
+        Raises:
+            As `run`; and whatever making a piece raises, after the program was killed.
+        """
+        ...
+
     def start(self, arguments: Sequence[str], *, stdin: str = "", timeout_s: float = DEFAULT_TIMEOUT_S) -> Running:
         """
         Start a program and return at once; its output is read meanwhile, so that it never blocks.
@@ -105,6 +119,24 @@ class SubprocessRunner:
         """See `Runner.run`."""
         started = time.monotonic()
         return _finish(self._spawned(arguments), tuple(arguments), _encode(stdin), timeout_s, started)
+
+    def feed(
+        self, arguments: Sequence[str], pieces: Iterable[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> Completed:
+        """See `Runner.feed`; the time limit ends the program in another thread, and so the writing in this one."""
+        process = self._spawned(arguments)
+        pipe, process.stdin = process.stdin, None
+        assert pipe is not None
+        reading = _ReadInThread(process, arguments, b"", timeout_s)
+        try:
+            with suppress(BrokenPipeError), pipe:
+                for piece in pieces:
+                    pipe.write(_encode(piece))
+                    pipe.flush()
+            return reading.wait()
+        except BaseException:
+            _kill_all(process)
+            raise
 
     def start(self, arguments: Sequence[str], *, stdin: str = "", timeout_s: float = DEFAULT_TIMEOUT_S) -> Running:
         """See `Runner.start`."""
@@ -184,8 +216,15 @@ def _finish(
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     """Kill the program with its children, and take its pipes away."""
+    _kill_all(process)
+    process.communicate()
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kill the program with its children unless it has ended and was waited for."""
+    if process.returncode is not None:
+        return
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         process.kill()
-    process.communicate()

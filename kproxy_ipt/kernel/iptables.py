@@ -16,7 +16,7 @@ written again by those who read it.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -74,6 +74,7 @@ class PendingSave:
         """
         if self._text is None:
             self._text = self._read(self._running.wait()) if self._running else ""
+            self._running = None
         return self._text
 
     @property
@@ -106,14 +107,17 @@ class PendingSave:
             asked = self._asked() or ()
             self._warnings.append(f"{self._programs.save[0]} cannot list all tables together")
             return "".join(self._checked(self._runner.run(self._arguments((table,)))) for table in asked)
-        return "".join(section for table, section in _sections(text, self._programs) if table in tables)
+        found = [table for table, _ in _bounds(text, self._programs)]
+        if "# Table `" not in text and all(table in tables for table in found):
+            return text  # as it is: it may be large
+        return "".join(text[bounds] for table, bounds in _bounds(text, self._programs) if table in tables)
 
     def _checked(self, completed: Completed) -> str:
         """The output of a save program, if it is a whole listing of the wanted tables."""
         program, stdout = completed.arguments[0], completed.stdout
         if completed.exit_status != 0:
             raise _save_failure(completed)
-        for _ in _sections(stdout, self._programs):
+        for _ in _bounds(stdout, self._programs):
             pass
         comments = _comments(stdout)
         for name in _INCOMPATIBLE.findall(comments):
@@ -164,6 +168,31 @@ class Iptables:
         """
         return self._apply(text, owner_of, [])
 
+    def restore_sections(
+        self, sections: Callable[[], Iterable[str]], *, owner_of: Callable[[str], str] = lambda _: ""
+    ) -> RestoreOutcome:
+        """
+        Apply a restore input as `restore` does, without ever holding its whole text.
+
+        The program takes a section while the next one is being made.
+
+        Args:
+            sections: Gives the sections in order, the same at each call: once to write them, and once more to find the
+                line that was refused. None at all runs nothing.
+            owner_of: As for `restore`.
+
+        Raises:
+            As `restore`.
+        """
+        counted = _Counted(sections())
+        if counted.is_empty:
+            return RestoreOutcome(0, 0, 0.0)
+        completed = self._runner.feed(self._restore_arguments(), counted, timeout_s=self._timeout_s)
+        if completed.exit_status != 0:
+            raise refusal(completed, "".join(sections()), self.programs, owner_of)
+        warnings = tuple(_WARNING.findall(completed.stderr))
+        return RestoreOutcome(counted.transactions, counted.bytes, completed.seconds, warnings)
+
     def test(self, text: str, *, owner_of: Callable[[str], str] = lambda _: "") -> RestoreOutcome:
         """
         Let the program read a restore input without applying it; the errors are those of `restore`.
@@ -175,15 +204,43 @@ class Iptables:
     def _apply(self, text: str, owner_of: Callable[[str], str], options: Sequence[str]) -> RestoreOutcome:
         if not text:
             return RestoreOutcome(0, 0, 0.0)
-        seconds = str(max(1, math.ceil(self._lock_wait_s)))
-        wait = ["-w", seconds] if features(self.programs).restore_wait else []
-        arguments = [*self.programs.restore, *wait, "--noflush", *options]
+        arguments = [*self._restore_arguments(), *options]
         completed = self._runner.run(arguments, stdin=text, timeout_s=self._timeout_s)
         if completed.exit_status != 0:
             raise refusal(completed, text, self.programs, owner_of)
-        transactions = text.count("\nCOMMIT\n") + text.endswith("\nCOMMIT")
         warnings = tuple(_WARNING.findall(completed.stderr))
-        return RestoreOutcome(transactions, len(text.encode("utf-8", "surrogateescape")), completed.seconds, warnings)
+        return RestoreOutcome(_count_transactions(text), _count_bytes(text), completed.seconds, warnings)
+
+    def _restore_arguments(self) -> list[str]:
+        seconds = str(max(1, math.ceil(self._lock_wait_s)))
+        wait = ["-w", seconds] if features(self.programs).restore_wait else []
+        return [*self.programs.restore, *wait, "--noflush"]
+
+
+class _Counted:
+    """Sections on their way to the program, and how much of them has passed."""
+
+    def __init__(self, sections: Iterable[str]) -> None:
+        self._rest = iter(sections)
+        self._next = next(self._rest, "")
+        self.is_empty = not self._next
+        self.transactions = 0
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while self._next:
+            self.transactions += _count_transactions(self._next)
+            self.bytes += _count_bytes(self._next)
+            yield self._next
+            self._next = next(self._rest, "")
+
+
+def _count_transactions(text: str) -> int:
+    return text.count("\nCOMMIT\n") + text.endswith("\nCOMMIT")
+
+
+def _count_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def _save_failure(completed: Completed) -> KernelError:
@@ -197,17 +254,17 @@ def _save_failure(completed: Completed) -> KernelError:
     return KernelError(f"{program} failed while listing the tables (exit status {completed.exit_status}): {words}")
 
 
-def _sections(text: str, programs: Programs) -> Iterator[tuple[str, str]]:
-    """Each table of a listing as its name and its text from `*name` to `COMMIT`; a section without end is an error."""
+def _bounds(text: str, programs: Programs) -> Iterator[tuple[str, slice]]:
+    """Each table of a listing: its name, and where it stands from `*name` to `COMMIT`; one without end is an error."""
     start = 0 if text.startswith("*") else _after_newline(text, "*", 0)
     while start >= 0:
         end = text.find("\nCOMMIT\n", start)
         if end < 0:
             raise KernelError(f"the output of {programs.save[0]} is cut off: a table has no end")
         end += len("\nCOMMIT\n")
-        yield text[start + 1 : text.index("\n", start)], text[start:end]
+        yield text[start + 1 : text.index("\n", start)], slice(start, end)
         start = _after_newline(text, "*", end - 1)
-    if text and not text.rstrip("\n").rpartition("\n")[2].startswith("#"):
+    if text and not text.startswith("#", text.rfind("\n", 0, len(text) - 1) + 1):
         raise KernelError(f"the output of {programs.save[0]} is cut off: the closing comment is missing")
 
 
@@ -219,4 +276,10 @@ def _after_newline(text: str, mark: str, start: int) -> int:
 
 def _comments(text: str) -> str:
     """The comment lines of a listing; there are few, so that this is cheaper than going through all lines."""
-    return "\n".join("#" + part.partition("\n")[0] for part in f"\n{text}".split("\n#")[1:])
+    lines: list[str] = []
+    start = 0 if text.startswith("#") else _after_newline(text, "#", 0)
+    while start >= 0:
+        end = text.find("\n", start)
+        lines.append(text[start:end] if end >= 0 else text[start:])
+        start = _after_newline(text, "#", start)
+    return "\n".join(lines)

@@ -13,7 +13,6 @@ of ours in a version that we do not read (`discovery.k8s.io/v1beta1`) is refused
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -218,12 +217,6 @@ class _Contents:
         self.findings: list[Finding] = []
         self.unlisted = 0
         self.ignored: Counter[str] = Counter()
-        self._readers: dict[str, Callable[[msgspec.Raw | bytes, str], None]] = {
-            "Service": partial(self._read, _SERVICE, self.services),
-            "EndpointSlice": partial(self._read, _ENDPOINT_SLICE, self.endpoint_slices),
-            "Endpoints": partial(self._read, _ENDPOINTS, self.endpoints),
-            "Node": partial(self._read, _NODE, self.nodes),
-        }
 
     def add(
         self, raw: msgspec.Raw | bytes, place: str, *, kind: str = "", api_version: str = "", depth: int = 0
@@ -249,13 +242,24 @@ class _Contents:
             self._reject_place(place, found, "kind and apiVersion")
         elif kind == "List":
             self._add_list(head.items, place, depth=depth)
-        elif (single := kind.removesuffix("List")) in self._readers and single != kind:
+        elif (single := kind.removesuffix("List")) in _VERSIONS and single != kind:
             if self._is_ours(single, api_version, place, head.items):
                 self._add_list(head.items, place, kind=single, api_version=api_version, depth=depth)
-        elif kind not in self._readers:
+        elif kind not in _VERSIONS:
             self._ignore(kind, head.items)
         elif self._is_ours(kind, api_version, place):
-            self._readers[kind](raw, place)
+            self._add_object(kind, raw, place)
+
+    def _add_object(self, kind: str, raw: msgspec.Raw | bytes, place: str) -> None:
+        # No table of bound methods: it would be a cycle, and hold all objects where garbage is not collected.
+        if kind == _SERVICE.name:
+            self._read(_SERVICE, self.services, raw, place)
+        elif kind == _ENDPOINT_SLICE.name:
+            self._read(_ENDPOINT_SLICE, self.endpoint_slices, raw, place)
+        elif kind == _ENDPOINTS.name:
+            self._read(_ENDPOINTS, self.endpoints, raw, place)
+        else:
+            self._read(_NODE, self.nodes, raw, place)
 
     def note(self, *findings: Finding) -> None:
         """Keep findings, as many as a document may have."""

@@ -25,7 +25,7 @@ from kproxy_ipt.rules.fixed import (
 from kproxy_ipt.rules.names import KUBE_FIREWALL, KUBE_FORWARD
 from kproxy_ipt.rules.options import RuleOptions, rule_options
 from kproxy_ipt.rules.service_chains import chain_names, service_chains
-from kproxy_ipt.rules.shared_chains import PLACES, wants_tree
+from kproxy_ipt.rules.shared_chains import PLACES, keeps_its_form, wants_tree
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset, Table
 from kproxy_ipt.selection.usable import usable_endpoints
 from kproxy_ipt.state.model import MachineFacts, NodeFacts, ServiceState, Snapshot
@@ -52,6 +52,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         service_count: Services with an address of the family.
         service_port_count: Their ports.
         endpoint_count: Over all service ports, usable or not.
+        keeping: Shared chains that stay row or tree, whichever the kernel has; see `branched` of `build_ruleset`.
     """
 
     ruleset: Ruleset
@@ -61,6 +62,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     service_count: int
     service_port_count: int
     endpoint_count: int
+    keeping: frozenset[Place] = frozenset()
 
 
 def build_ruleset(
@@ -109,11 +111,14 @@ def assemble(
     nat.update((fixed.name, fixed) for fixed in (mark_masquerade_chain(options), postrouting_chain(options)))
     filters = {KUBE_FORWARD: forward_chain(options)}
     tables = {"nat": nat, "filter": filters}
+    keeping: set[Place] = set()
     for field, place in PLACES.items():
         end = tuple(node_port_jumps(options)) if field == "nat_services" else ()
-        rules = [getattr(part.dispatch, field) for part in parts]
-        dispatch = _shared_chains(place, rules, end, options, is_tree=place in branched)
+        row = tuple(chain.from_iterable(getattr(part.dispatch, field) for part in parts))
+        dispatch = _shared_chains(place, row, end, options, is_tree=place in branched)
         tables[place.table].update((one.name, one) for one in dispatch)
+        if keeps_its_form(options.dispatch, len(row)):
+            keeping.add(place)
     if options.node_ports.localhost:
         filters[KUBE_FIREWALL] = Chain(KUBE_FIREWALL, (loopback_guard(),))
     shared = () if KUBE_FIREWALL in filters else (("filter", KUBE_FIREWALL),)
@@ -125,14 +130,14 @@ def assemble(
         service_count=len({part.text.partition(":")[0] for part in parts}),
         service_port_count=len(parts),
         endpoint_count=endpoint_count,
+        keeping=frozenset(keeping),
     )
 
 
 def _shared_chains(
-    place: Place, rules: list[tuple[Rule, ...]], end: tuple[Rule, ...], options: RuleOptions, *, is_tree: bool
+    place: Place, row: tuple[Rule, ...], end: tuple[Rule, ...], options: RuleOptions, *, is_tree: bool
 ) -> Iterator[Chain]:
     """The chain of *place*, which *end* ends, and before it those that it leads to if it is a tree."""
-    row = tuple(chain.from_iterable(rules))
     if not wants_tree(options.dispatch, len(row), is_tree=is_tree):
         yield Chain(place.chain, (*row, *end))
         return

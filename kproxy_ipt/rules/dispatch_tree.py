@@ -22,9 +22,9 @@ a moment behind the branches.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+from ipaddress import IPv4Address, IPv6Address
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -56,7 +56,10 @@ Order: TypeAlias = tuple[str, str, int]
 _LETTERS = {"tcp": "t", "udp": "u", "sctp": "s"}
 _PROTOCOLS = {letter: protocol for protocol, letter in _LETTERS.items()}
 _PORT_DIGITS = 5
-_ADDRESS_FAMILY = {Family.IPV4: AF_INET, Family.IPV6: AF_INET6}
+_ADDRESS_TYPES: Mapping[Family, type[IPv4Address] | type[IPv6Address]] = {
+    Family.IPV4: IPv4Address,
+    Family.IPV6: IPv6Address,
+}
 _AFTER = "~"
 """Sorts after every character of a key."""
 
@@ -117,7 +120,8 @@ def dispatch_key(rule: Rule, family: Family, *, ports_first: bool) -> str:
     port = next((match for match in rule.matches if isinstance(match, PortMatch) and match.destination), None)
     ports = f"{_LETTERS[port.protocol]}{port.destination[0]:04x}" if port and port.destination else ""
     address, _, length = rule.destination.partition("/")
-    digits = inet_pton(_ADDRESS_FAMILY[family], address).hex() if length == str(family.bits) else ""
+    is_host = length == str(family.bits)
+    digits = f"{int(_ADDRESS_TYPES[family](address)):0{family.bits // 4}x}" if is_host else ""
     if ports_first:
         return ports + digits
     return digits + ports if digits else ""
@@ -314,5 +318,5 @@ def _branch_rule(place: Place, family: Family, known: str, path: str, chain: str
 
 
 def _prefix(family: Family, digits: str) -> str:
-    address = inet_ntop(_ADDRESS_FAMILY[family], bytes.fromhex(digits.ljust(family.bits // 4, "0")))
-    return f"{address}/{4 * len(digits)}"
+    number = int(digits.ljust(family.bits // 4, "0"), 16)
+    return f"{_ADDRESS_TYPES[family](number)}/{4 * len(digits)}"

@@ -51,6 +51,11 @@ def wants_tree(dispatch: Dispatch, rules: int, *, is_tree: bool) -> bool:
     return dispatch is Dispatch.TREE
 
 
+def keeps_its_form(dispatch: Dispatch, rules: int) -> bool:
+    """Whether a shared chain of so many rules stays what it is in the kernel."""
+    return wants_tree(dispatch, rules, is_tree=True) is not wants_tree(dispatch, rules, is_tree=False)
+
+
 def branched_places(actual: SavedTables) -> frozenset[Place]:
     """The places that are trees in the kernel."""
     return frozenset(_branched(actual))

@@ -1,15 +1,20 @@
 """
 Look before you write: contradictions of a Ruleset that the kernel would refuse, or worse, accept.
 
-Run on every desired Ruleset before it is turned into restore inputs. A finding is a bug of ours, never of the user.
+Run on all desired rules before they are turned into restore inputs. A finding is a bug of ours, never of the user.
 """
 
-from collections.abc import Container, Iterator, Mapping
+import itertools
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from kproxy_ipt.errors import RulesetError
 from kproxy_ipt.ruleset.matches import Comment
-from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset, Table
+from kproxy_ipt.ruleset.model import Chain, Ruleset, Table
+from kproxy_ipt.ruleset.scan import jumps_to
+from kproxy_ipt.ruleset.target_readers import TARGET_EXTENSIONS, VERDICTS
 from kproxy_ipt.ruleset.targets import Jump
+from kproxy_ipt.ruleset.words import split_words
 
 MAX_NAME_LENGTH = 28
 """Characters of a chain name: XT_EXTENSION_MAXNAMELEN minus the terminating zero."""
@@ -21,77 +26,107 @@ MAX_JUMP_DEPTH = 16
 """Chains that a packet may be inside of at a time, the base chain included: NFT_JUMP_STACK_SIZE of nf_tables."""
 
 
+_NO_CHAINS = frozenset({*VERDICTS, *TARGET_EXTENSIONS})
+"""Words after `-j` that are no chains."""
+
+Jumps = Mapping[str, Sequence[str]]
+"""Chain -> the chains that it jumps to, each once, in the order of the rules."""
+
+
 def _targets(chain: Chain) -> Iterator[str]:
     for rule in chain.rules:
         if isinstance(rule.target, Jump):
             yield rule.target.chain
 
 
-def _check_names(table: Table) -> None:
-    for name in table.chains:
+def _checked_targets(table: str, chain: str, lines: Iterable[str]) -> Sequence[str]:
+    """The chains that *lines* of a chain jump to, each once; comments are measured on the way: one loop, not two."""
+    found: list[str] = []
+    for line in lines:
+        if len(line) > MAX_COMMENT_BYTES or not line.isascii():
+            _check_comment_of_line(table, chain, line)
+        last = line.rfind(" ") + 1
+        # Most lines end with the jump; a quoted text would end with its quote.
+        is_plain = line.startswith(" -j ", last - 4) and not line.endswith('"')
+        target = line[last:] if is_plain else jumps_to(line)
+        if target is not None and target not in _NO_CHAINS:
+            found.append(target)
+    return found if len(found) < 2 else [*dict.fromkeys(found)]
+
+
+def _check_names(table: str, names: Iterable[str]) -> None:
+    for name in names:
         if len(name) > MAX_NAME_LENGTH or not name:
             raise RulesetError(
-                f"table {table.name}: chain name {name!r} has {len(name)} characters, expected 1 to {MAX_NAME_LENGTH}"
+                f"table {table}: chain name {name!r} has {len(name)} characters, expected 1 to {MAX_NAME_LENGTH}"
             )
 
 
-def _check_jumps(table: Table, may_be_empty: Container[str]) -> dict[str, list[str]]:
-    """
-    Check where the rules of *table* jump to.
-
-    Returns:
-        Chain -> the chains that it jumps to, each once, in the order of the rules.
-    """
-    jumps: dict[str, list[str]] = {}
-    for chain in table.chains.values():
-        jumps[chain.name] = targets = list(dict.fromkeys(_targets(chain)))
+def _check_jumps(table: str, jumps: Jumps, empty: AbstractSet[str]) -> None:
+    """Check that every jump leads to a chain, and to none of *empty*."""
+    reached = frozenset(itertools.chain.from_iterable(jumps.values()))
+    if reached <= jumps.keys() and reached.isdisjoint(empty):
+        return
+    for name, targets in jumps.items():
         for target in targets:
-            found = table.chains.get(target)
-            if found is None:
-                raise RulesetError(f"table {table.name}: chain {chain.name} jumps to {target}, which is missing")
-            if not found.rules and target not in may_be_empty:
-                raise RulesetError(f"table {table.name}: chain {chain.name} jumps to {target}, which has no rules")
-    return jumps
+            if target not in jumps:
+                raise RulesetError(f"table {table}: chain {name} jumps to {target}, which is missing")
+            if target in empty:
+                raise RulesetError(f"table {table}: chain {name} jumps to {target}, which has no rules")
 
 
 def _check_comments(table: Table) -> None:
     for chain in table.chains.values():
         for rule in chain.rules:
-            _check_comment(table, chain, rule)
+            for match in rule.matches:
+                # A character has at most 4 bytes, so that short texts need not be encoded.
+                if isinstance(match, Comment) and len(match.text) > MAX_COMMENT_BYTES // 4:
+                    _check_comment(table.name, chain.name, match.text)
 
 
-def _check_comment(table: Table, chain: Chain, rule: Rule) -> None:
-    for match in rule.matches:
-        # A character has at most 4 bytes, so that short texts need not be encoded.
-        if isinstance(match, Comment) and len(match.text) > MAX_COMMENT_BYTES // 4:
-            length = len(match.text.encode())
-            if length > MAX_COMMENT_BYTES:
-                raise RulesetError(
-                    f"table {table.name}: a comment in chain {chain.name} has {length} bytes, expected at most"
-                    f" {MAX_COMMENT_BYTES}: {match.text[:80]!r}..."
-                )
+def _check_comment_of_line(table: str, chain: str, line: str) -> None:
+    for option, word in itertools.pairwise(split_words(line)):
+        if option.text == "--comment" and option.is_option:
+            _check_comment(table, chain, word.text)
 
 
-def _check_depth(table: str, jumps: Mapping[str, list[str]]) -> None:
+def _check_comment(table: str, chain: str, text: str) -> None:
+    length = len(text.encode())
+    if length > MAX_COMMENT_BYTES:
+        raise RulesetError(
+            f"table {table}: a comment in chain {chain} has {length} bytes, expected at most"
+            f" {MAX_COMMENT_BYTES}: {text[:80]!r}..."
+        )
+
+
+def _check_depth(table: str, jumps: Jumps) -> None:
     """Find loops and too long ways: chains are settled once all their targets are, without recursion."""
     depths: dict[str, int] = {}
-    for start in jumps:
-        open_chains: dict[str, Iterator[str]] = {} if start in depths else {start: iter(jumps[start])}
-        while open_chains:
-            chain, rest = next(reversed(open_chains.items()))
-            target = next(rest, None)
-            if target is None:
-                depths[chain] = 1 + max((depths[name] for name in jumps[chain]), default=0)
-                del open_chains[chain]
-                _check_way(table, chain, depths[chain])
-            elif target in open_chains:
-                way = " -> ".join([*list(open_chains)[list(open_chains).index(target) :], target])
-                raise RulesetError(f"table {table}: the jumps form a loop: {way}")
-            elif target not in depths:
-                open_chains[target] = iter(jumps[target])
+    for start, targets in jumps.items():
+        if start not in depths:
+            if all(target in depths for target in targets):
+                _settle(table, start, targets, depths)
+            else:
+                _settle_with_targets(table, start, jumps, depths)
 
 
-def _check_way(table: str, chain: str, depth: int) -> None:
+def _settle_with_targets(table: str, start: str, jumps: Jumps, depths: dict[str, int]) -> None:
+    open_chains: dict[str, Iterator[str]] = {start: iter(jumps[start])}
+    while open_chains:
+        chain, rest = next(reversed(open_chains.items()))
+        target = next(rest, None)
+        if target is None:
+            del open_chains[chain]
+            _settle(table, chain, jumps[chain], depths)
+        elif target in open_chains:
+            way = " -> ".join([*list(open_chains)[list(open_chains).index(target) :], target])
+            raise RulesetError(f"table {table}: the jumps form a loop: {way}")
+        elif target not in depths:
+            open_chains[target] = iter(jumps[target])
+
+
+def _settle(table: str, chain: str, targets: Sequence[str], depths: dict[str, int]) -> None:
+    depths[chain] = depth = 1 + max([depths[name] for name in targets], default=0)
     if depth > MAX_JUMP_DEPTH:
         raise RulesetError(
             f"table {table}: a way through {chain} enters {depth} chains, expected at most {MAX_JUMP_DEPTH}"
@@ -111,6 +146,23 @@ def check_consistency(ruleset: Ruleset, *, may_be_empty: Container[str] = ()) ->
             is missing or empty; jumps form a loop, or a way of more than 16 chains.
     """
     for table in ruleset.tables.values():
-        _check_names(table)
+        _check_names(table.name, table.chains)
         _check_comments(table)
-        _check_depth(table.name, _check_jumps(table, may_be_empty))
+        jumps = {name: [*dict.fromkeys(_targets(chain))] for name, chain in table.chains.items()}
+        empty = {name for name, chain in table.chains.items() if not chain.rules and name not in may_be_empty}
+        _check_jumps(table.name, jumps, empty)
+        _check_depth(table.name, jumps)
+
+
+def check_lines(tables: Mapping[str, Mapping[str, Sequence[str]]], *, may_be_empty: Container[str] = ()) -> None:
+    """
+    What `check_consistency` does, for text: table -> chain -> `-A` lines as `render_chain` gives them.
+
+    Raises:
+        RulesetError: As `check_consistency`.
+    """
+    for table, chains in tables.items():
+        _check_names(table, chains)
+        jumps = {name: _checked_targets(table, name, lines) for name, lines in chains.items()}
+        _check_jumps(table, jumps, {name for name, lines in chains.items() if not lines and name not in may_be_empty})
+        _check_depth(table, jumps)

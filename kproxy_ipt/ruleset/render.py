@@ -334,4 +334,9 @@ def render_input(restore_input: RestoreInput) -> str:
 
     A chain line empties a chain that exists, so each chain is declared once, before all rules. "" for no transaction.
     """
-    return _text(line for transaction in restore_input.transactions for line in _transaction_lines(transaction))
+    return "".join(render_sections(restore_input))
+
+
+def render_sections(restore_input: RestoreInput) -> Iterator[str]:
+    """The text of `render_input` section by section: a large one need never be in memory as a whole."""
+    return (_text(_transaction_lines(transaction)) for transaction in restore_input.transactions)

@@ -184,7 +184,8 @@ def _number(text: str, position: int) -> int:
 
 
 def _after(line: str, start: int) -> str:
-    return line[start + 4 :].split(" ", 1)[0]
+    end = line.find(" ", start + 4)
+    return line[start + 4 : end] if end >= 0 else line[start + 4 :]
 
 
 def jumps_to(line: str) -> str | None:

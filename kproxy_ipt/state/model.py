@@ -75,7 +75,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node_hints: tuple[str, ...] = ()
 
 
-class ServiceState(msgspec.Struct, frozen=True):
+class ServiceState(msgspec.Struct, frozen=True, gc=False):
     """A service port and all its known endpoints, usable or not, sorted by the bytes of their text, no duplicates."""
 
     service_port: ServicePort

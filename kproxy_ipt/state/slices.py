@@ -59,16 +59,16 @@ def _merge_slice(
         if port.name is None or not port.port:
             continue
         key = (namespace, service_name, port.name, (port.protocol or "TCP").lower())
+        found = merged.get(key, {})
         for entry in endpoint_slice.endpoints or ():
             endpoint = _endpoint(entry, port.port, family, node_name)
-            if endpoint is not None:
-                _merge_endpoint(merged.setdefault(key, {}), endpoint)
-
-
-def _merge_endpoint(found: dict[str, Endpoint], endpoint: Endpoint) -> None:
-    known = found.get(endpoint.text)
-    if known is None or (known.terminating and not endpoint.terminating):
-        found[endpoint.text] = endpoint
+            if endpoint is None:
+                continue
+            known = found.setdefault(endpoint.text, endpoint)
+            if known.terminating and not endpoint.terminating:
+                found[endpoint.text] = endpoint
+        if found:
+            merged[key] = found
 
 
 def _endpoint(entry: SliceEndpoint, port: int, family: Family, node_name: str) -> Endpoint | None:

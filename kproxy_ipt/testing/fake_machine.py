@@ -71,6 +71,12 @@ class FakeMachine:
         stderr = f"{program} v1.8.9 (nf_tables): {message}" if message else ""
         return Completed(tuple(arguments), _REFUSED if message else 0, "", stderr, 0.001)
 
+    def feed(
+        self, arguments: Sequence[str], pieces: Iterable[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> Completed:
+        """See `Runner.feed`."""
+        return self.run(arguments, stdin="".join(pieces), timeout_s=timeout_s)
+
     def start(self, arguments: Sequence[str], *, stdin: str = "", timeout_s: float = DEFAULT_TIMEOUT_S) -> "_Ended":
         """See `Runner.start`; the program has ended at once."""
         return _Ended(self.run(arguments, stdin=stdin, timeout_s=timeout_s))

@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,48 @@ def test_large_input_and_output_do_not_block_each_other(runner: SubprocessRunner
 def test_input_that_is_not_read_is_no_error(runner: SubprocessRunner) -> None:
     """A program that ends without reading its input still gives its answer."""
     assert runner.run(["sh", "-c", "exec 0<&-; exit 5"], stdin="y" * _MEBIBYTE, timeout_s=30).exit_status == 5
+
+
+def test_pieces_are_made_while_the_program_reads_those_before(runner: SubprocessRunner, tmp_path: Path) -> None:
+    """The second piece is what the program did with the first one, so it had that before the second was made."""
+    answer = tmp_path / "answer"
+    os.mkfifo(answer)
+
+    def pieces() -> Iterator[str]:
+        yield "x" * _MEBIBYTE
+        yield answer.read_text()
+
+    completed = runner.feed(
+        ["sh", "-c", f"head -c {_MEBIBYTE} >/dev/null; echo read > {answer}; cat"], pieces(), timeout_s=30
+    )
+
+    assert (completed.exit_status, completed.stdout) == (0, "read\n")
+
+
+def test_pieces_that_nobody_reads_are_not_made(runner: SubprocessRunner) -> None:
+    """A program that ends early gives its answer, and endless input ends with it."""
+    assert runner.feed(["sh", "-c", "head -c 3; exit 5"], repeat("y" * _MEBIBYTE), timeout_s=30).exit_status == 5
+
+
+def test_time_limit_ends_a_program_that_does_not_read_its_pieces(runner: SubprocessRunner) -> None:
+    """The pipe is full and stays so: the limit counts all the same."""
+    with pytest.raises(KernelError, match=r"no end after 0\.3 s"):
+        runner.feed(["sleep", "60"], repeat("y" * _MEBIBYTE), timeout_s=0.3)
+
+
+def test_piece_that_cannot_be_made_ends_the_program(tmp_path: Path) -> None:
+    """The error of the maker comes through, and the program is killed: what it has is only a part."""
+    process_ids: list[int] = []
+
+    def pieces() -> Iterator[str]:
+        yield "x"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        SubprocessRunner(process_ids.append).feed(["sh", "-c", f"cat; touch {tmp_path}/done"], pieces())
+
+    assert len(process_ids) == 1
+    assert not (tmp_path / "done").exists()
 
 
 def test_octets_that_are_no_utf8_survive(runner: SubprocessRunner) -> None:

@@ -94,11 +94,36 @@ def test_all_sections_are_applied_and_counted(iptables: Iptables) -> None:
     assert "-A A -j RETURN\n" in iptables.start_save(("nat",)).text()
 
 
+def test_sections_that_are_made_one_by_one_are_applied_and_counted(iptables: Iptables) -> None:
+    """The outcome is that of the whole text."""
+    sections = ('*nat\n:A - [0:0]\n-A A -m comment --comment "ä"\nCOMMIT\n', "*filter\n:F - [0:0]\nCOMMIT\n")
+
+    outcome = iptables.restore_sections(lambda: sections)
+
+    assert (outcome.transactions, outcome.bytes) == (2, len("".join(sections).encode()))
+    assert _chains(iptables) == {"A"}
+
+
+def test_refused_section_is_told_as_a_refused_text_is(iptables: Iptables) -> None:
+    """Line numbers count through all sections; the one with the bad rule and those after it leave nothing behind."""
+    iptables.restore(_TARGETS)
+    sections = _REFUSED.format(rule="-j NOPE").split("COMMIT\n")[:-1]
+
+    with pytest.raises(RestoreError) as caught:
+        iptables.restore_sections(lambda: (f"{section}COMMIT\n" for section in sections), owner_of=lambda chain: chain)
+
+    error = caught.value
+    assert (error.line, error.rule, error.chain, error.owner) == (_BAD_LINE, "-A D -j NOPE", "D", "D")
+    assert error.committed == 1
+    assert _chains(iptables) == {"A", "B", "C"}
+
+
 def test_empty_input_runs_nothing(iptables: Iptables, tmp_path: Path) -> None:
     """Nothing changed: no program is started."""
     script = _with_script(iptables, tmp_path, f"touch {tmp_path}/ran")
 
     assert script.restore("").transactions == 0
+    assert script.restore_sections(lambda: ()).transactions == 0
     assert not (tmp_path / "ran").exists()
 
 

@@ -7,10 +7,13 @@ import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, Dispatch, ShapeConfig
+from kproxy_ipt.daemon.check import check
+from kproxy_ipt.daemon.machine import BackendWish, Target
 from kproxy_ipt.daemon.report import RunReport
-from kproxy_ipt.objects.model import EndpointSlice, Service
-from kproxy_ipt.testing.lab import Lab
-from kproxy_ipt.testing.lab_objects import cluster_ip
+from kproxy_ipt.objects.model import EndpointSlice, Objects, Service
+from kproxy_ipt.rules import shared_chains
+from kproxy_ipt.testing.lab import NODE_NAME, Lab
+from kproxy_ipt.testing.lab_objects import cluster_ip, own_node
 from kproxy_ipt.testing.objects import endpoint_slice, service, service_port, slice_port
 from kproxy_ipt.testing.traffic import Outcome
 
@@ -89,6 +92,34 @@ def test_every_packet_reaches_its_service_and_no_other(lab: Lab, sync: Sync, fam
         for target, port in ((address + 1, 80), (address - 1, 80), (address, 81), (address, 79)):
             assert not client.send(str(target), port, protocol="udp", timeout_s=0.1).names
     assert not outside.send(node, _FIRST_NODE_PORT + _SERVICES + 500, protocol="udp", timeout_s=0.1).names
+
+
+def test_between_the_bounds_everything_stays_what_it_is(
+    lab: Lab,
+    sync: Sync,
+    iptables: Callable[..., str],
+    backend: BackendWish,
+    family: Family,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run knows nothing of the one before it but what the kernel has; a check judges alike."""
+    monkeypatch.setattr(shared_chains, "TREE_FROM", 40)
+    monkeypatch.setattr(shared_chains, "ROW_BELOW", 20)
+    objects, config = _objects(lab, family), _CONFIGS[Dispatch.AUTO]
+    target = Target(netns=lab.node.netns, backend=backend, families=(family,))
+    is_tree: list[bool] = []
+    for services in (30, 40, 30, 19, 30):
+        some = objects[: 2 * services]
+        sync(*some, config=config)
+        found = Objects(
+            services=tuple(one for one in some if isinstance(one, Service)),
+            endpoint_slices=tuple(one for one in some if isinstance(one, EndpointSlice)),
+            nodes=(own_node(),),
+        )
+        assert check(lambda: found, config, NODE_NAME, target).families[family].differences == ()  # noqa: B023
+        is_tree.append("services at" in iptables(lab, "-t", "nat", "-S", "KUBE-SERVICES"))
+
+    assert is_tree == [False, True, True, False, False]
 
 
 @pytest.mark.usefixtures("answering")

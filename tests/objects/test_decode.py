@@ -1,5 +1,6 @@
 """Decoding of JSON and YAML into checked objects."""
 
+import gc
 import json
 from collections.abc import Callable
 
@@ -317,3 +318,15 @@ def test_text_without_content_gives_nothing(text: bytes) -> None:
 def test_byte_order_mark_is_passed_over(service_yaml: ServiceYaml) -> None:
     """Editors on other systems put a mark in front."""
     assert _names(decode_document(b"\xef\xbb\xbf" + service_yaml("a").encode(), "input")) == ["a"]
+
+
+def test_nothing_else_holds_what_was_read_though_garbage_is_not_collected() -> None:
+    """Commands run with the garbage collector off: a cycle would keep all objects for good."""
+    gc.disable()
+    try:
+        (decoded,) = decode_documents(json.dumps(_list(_service("a"))).encode(), "input")
+        holders = [holder for holder in gc.get_referrers(*decoded.services) if isinstance(holder, list)]
+    finally:
+        gc.enable()
+
+    assert holders == []

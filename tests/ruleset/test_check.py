@@ -1,15 +1,18 @@
 """Contradictions are found before the kernel sees them."""
 
+from collections.abc import Container
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import RulesetError
-from kproxy_ipt.ruleset.check import MAX_JUMP_DEPTH, check_consistency
+from kproxy_ipt.ruleset.check import MAX_JUMP_DEPTH, check_consistency, check_lines
 from kproxy_ipt.ruleset.matches import Comment
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset, Table
 from kproxy_ipt.ruleset.parse import parse_save
+from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.ruleset.targets import Jump, Verdict
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*/ip*tables.txt"))
@@ -17,6 +20,28 @@ DISPATCH = frozenset(
     {"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-PROXY-FIREWALL", "KUBE-FIREWALL"}
 )
 RETURN = Rule(target=Verdict("RETURN"))
+
+
+class Check(Protocol):
+    """Either of both checks."""
+
+    def __call__(self, ruleset: Ruleset, *, may_be_empty: Container[str] = ()) -> None:
+        """Raise for a contradiction."""
+
+
+def _check_as_lines(ruleset: Ruleset, *, may_be_empty: Container[str] = ()) -> None:
+    tables = ruleset.tables.items()
+    check_lines(
+        {name: {chain.name: render_chain(chain) for chain in table.chains.values()} for name, table in tables},
+        may_be_empty=may_be_empty,
+    )
+
+
+@pytest.fixture(params=[check_consistency, _check_as_lines], ids=["values", "text"])
+def check(request: pytest.FixtureRequest) -> Check:
+    """The check of values and that of text: both find the same."""
+    found: Check = request.param
+    return found
 
 
 def _ruleset(**targets: list[str]) -> Ruleset:
@@ -33,23 +58,23 @@ def _line_of(length: int) -> Ruleset:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_recorded_rules_are_consistent(path: Path) -> None:
+def test_recorded_rules_are_consistent(check: Check, path: Path) -> None:
     """What a real kube-proxy wrote passes; only chains that dispatch may be empty."""
     family = Family.IPV6 if "ip6" in path.name else Family.IPV4
 
-    check_consistency(parse_save(path.read_text(), family), may_be_empty=DISPATCH)
+    check(parse_save(path.read_text(), family), may_be_empty=DISPATCH)
 
 
 @pytest.mark.parametrize("goto", [False, True])
-def test_jump_to_a_missing_chain_is_found(goto: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_jump_to_a_missing_chain_is_found(check: Check, goto: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """The kernel would refuse the whole transaction."""
     chain = Chain("A", (Rule(target=Jump("B", goto)),))
 
     with pytest.raises(RulesetError, match="table nat: chain A jumps to B, which is missing"):
-        check_consistency(Ruleset(Family.IPV4, {"nat": Table("nat", {"A": chain})}))
+        check(Ruleset(Family.IPV4, {"nat": Table("nat", {"A": chain})}))
 
 
-def test_chain_of_another_table_is_missing() -> None:
+def test_chain_of_another_table_is_missing(check: Check) -> None:
     """A jump cannot leave its table."""
     tables = {
         "nat": Table("nat", {"B": Chain("B", (RETURN,))}),
@@ -57,32 +82,32 @@ def test_chain_of_another_table_is_missing() -> None:
     }
 
     with pytest.raises(RulesetError, match="table filter: chain A jumps to B"):
-        check_consistency(Ruleset(Family.IPV4, tables))
+        check(Ruleset(Family.IPV4, tables))
 
 
-def test_jump_to_an_empty_chain_is_found_unless_it_is_allowed() -> None:
+def test_jump_to_an_empty_chain_is_found_unless_it_is_allowed(check: Check) -> None:
     """A half-filled service would lose its packets; a dispatch chain without services is fine."""
     chains = {"A": Chain("A", (Rule(target=Jump("B")),)), "B": Chain("B")}
     ruleset = Ruleset(Family.IPV4, {"nat": Table("nat", chains)})
 
-    check_consistency(ruleset, may_be_empty={"B"})
+    check(ruleset, may_be_empty={"B"})
     with pytest.raises(RulesetError, match="chain A jumps to B, which has no rules"):
-        check_consistency(ruleset)
+        check(ruleset)
 
 
-def test_empty_chain_that_nobody_jumps_to_is_fine() -> None:
+def test_empty_chain_that_nobody_jumps_to_is_fine(check: Check) -> None:
     """Only what a packet can reach matters."""
-    check_consistency(Ruleset(Family.IPV4, {"nat": Table("nat", {"A": Chain("A")})}))
+    check(Ruleset(Family.IPV4, {"nat": Table("nat", {"A": Chain("A")})}))
 
 
-def test_name_longer_than_the_kernel_holds_is_found() -> None:
+def test_name_longer_than_the_kernel_holds_is_found(check: Check) -> None:
     """28 characters fit, 29 do not."""
-    check_consistency(_ruleset(**{"A" * 28: []}))
+    check(_ruleset(**{"A" * 28: []}))
     with pytest.raises(RulesetError, match="has 29 characters, expected 1 to 28"):
-        check_consistency(_ruleset(**{"A" * 29: []}))
+        check(_ruleset(**{"A" * 29: []}))
 
 
-def test_comment_is_measured_in_bytes() -> None:
+def test_comment_is_measured_in_bytes(check: Check) -> None:
     """255 bytes fit; 128 characters of two bytes each do not."""
     fits, too_long = Comment("a" * 255), Comment("\u00e9" * 128)
 
@@ -90,10 +115,10 @@ def test_comment_is_measured_in_bytes() -> None:
         chains = {"A": Chain("A", (Rule(matches=(comment,)),))}
         ruleset = Ruleset(Family.IPV4, {"nat": Table("nat", chains)})
         if comment is fits:
-            check_consistency(ruleset)
+            check(ruleset)
         else:
             with pytest.raises(RulesetError, match="chain A has 256 bytes, expected at most 255"):
-                check_consistency(ruleset)
+                check(ruleset)
 
 
 @pytest.mark.parametrize(
@@ -104,25 +129,41 @@ def test_comment_is_measured_in_bytes() -> None:
         ({"Z": [], "A": ["Z", "B"], "B": ["Z", "A"]}, "A -> B -> A"),
     ],
 )
-def test_loop_of_jumps_is_found(targets: dict[str, list[str]], way: str) -> None:
+def test_loop_of_jumps_is_found(check: Check, targets: dict[str, list[str]], way: str) -> None:
     """A loop is named chain by chain."""
     with pytest.raises(RulesetError, match=f"the jumps form a loop: {way}$"):
-        check_consistency(_ruleset(**targets))
+        check(_ruleset(**targets))
 
 
-def test_two_ways_to_one_chain_are_no_loop() -> None:
+def test_two_ways_to_one_chain_are_no_loop(check: Check) -> None:
     """Chains are shared: every service jumps to KUBE-MARK-MASQ."""
-    check_consistency(_ruleset(A=["B", "C"], B=["D"], C=["D"], D=[]))
+    check(_ruleset(A=["B", "C"], B=["D"], C=["D"], D=[]))
 
 
-def test_way_of_too_many_chains_is_found() -> None:
+def test_way_of_too_many_chains_is_found(check: Check) -> None:
     """nf_tables refuses a jump out of the 16th chain."""
-    check_consistency(_line_of(MAX_JUMP_DEPTH))
+    check(_line_of(MAX_JUMP_DEPTH))
     with pytest.raises(RulesetError, match="enters 17 chains, expected at most 16"):
-        check_consistency(_line_of(MAX_JUMP_DEPTH + 1))
+        check(_line_of(MAX_JUMP_DEPTH + 1))
 
 
-def test_very_long_way_needs_no_recursion() -> None:
+def test_very_long_way_needs_no_recursion(check: Check) -> None:
     """A way of 5,000 chains is reported as such, not as an exhausted stack."""
     with pytest.raises(RulesetError, match="enters 17 chains"):
-        check_consistency(_line_of(5000))
+        check(_line_of(5000))
+
+
+def test_word_that_looks_like_a_jump_in_a_comment_is_none(check: Check) -> None:
+    """What stands between quotes leads nowhere, at the end of a rule too."""
+    comments = (Comment("x -j NOPE"), Comment("y -j NOPE z"), Comment('" -j NOPE'))
+    chains = {"A": Chain("A", tuple(Rule(matches=(comment,)) for comment in comments))}
+
+    check(Ruleset(Family.IPV4, {"nat": Table("nat", chains)}))
+
+
+def test_jump_behind_a_comment_that_looks_like_one_is_found(check: Check) -> None:
+    """The chain that the rule leads to is looked for, not the one in its comment."""
+    chains = {"A": Chain("A", (Rule(matches=(Comment("x -j A y"),), target=Jump("B")),))}
+
+    with pytest.raises(RulesetError, match="chain A jumps to B, which is missing"):
+        check(Ruleset(Family.IPV4, {"nat": Table("nat", chains)}))
