@@ -108,6 +108,7 @@ def test_between_the_bounds_everything_stays_what_it_is(
     objects, config = _objects(lab, family), _CONFIGS[Dispatch.AUTO]
     target = Target(netns=lab.node.netns, backend=backend, families=(family,))
     is_tree: list[bool] = []
+    sync(config=config)
     for services in (30, 40, 30, 19, 30):
         some = objects[: 2 * services]
         sync(*some, config=config)
