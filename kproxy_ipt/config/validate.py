@@ -26,7 +26,7 @@ _REFUSED = {
     (
         "scheduler",
         "sh",
-    ): "; the kernel hashes no more than the first 32 bits of an IPv6 source (xt_cluster), which would "
+    ): "; the kernel hashes only the first 32 bits of an IPv6 source (xt_cluster), which would "
     "send all clients of a network to one endpoint: use sessionAffinity ClientIP"
 }
 """Why a value that IPVS knows is none here."""

@@ -5,6 +5,7 @@ import msgspec
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Balance, Config, Scheduler
 from kproxy_ipt.config.node import expand_node_port_addresses, node_ips
+from kproxy_ipt.rules.groups import GROUP_CAPACITY
 from kproxy_ipt.selection.local import LocalTraffic, local_traffic
 from kproxy_ipt.selection.node_ports import NodePortEntry, node_port_entry
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
@@ -32,6 +33,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
         drop_invalid: Whether packets of state INVALID are dropped when forwarded.
         balance: How chains with many endpoints are laid out.
         scheduler: Who gets the next connection, where a Service does not say.
+        group_capacity: Endpoints that one group holds.
     """
 
     family: Family
@@ -48,6 +50,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
     random_fully: bool
     balance: Balance
     scheduler: Scheduler
+    group_capacity: int = GROUP_CAPACITY
 
 
 def rule_options(

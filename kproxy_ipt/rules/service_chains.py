@@ -110,7 +110,8 @@ def _spread(
     )
     before = tuple(known) if timeout_s else ()
     scheduler = scheduler_of(service_port, options.scheduler)
-    groups = groups_of(endpoints) if is_grouped(scheduler, len(endpoints), options.balance) else ()
+    is_split = is_grouped(scheduler, len(endpoints), options.balance)
+    groups = groups_of(endpoints, options.group_capacity) if is_split else ()
     if groups:
         writer = GroupWriter(name, text, service_port.protocol, with_comments)
         return _Spread((*before, *writer.row(groups)), tuple(writer.chains(groups)))

@@ -64,6 +64,20 @@ def test_rotation_reaches_every_endpoint_once_in_any_row_of_flows(lab: Lab, sync
     assert {tuple(sorted(window)) for window in windows} == {("podA", "podB", "podC", "podD", "podE")}
 
 
+def test_other_services_end_the_turn_on_the_legacy_backend_alone(
+    fresh: Lab, sync: Sync, family: Family, backend: str
+) -> None:
+    """There a change of the table writes every rule anew, and with it what the kernel has counted."""
+    rotating = _five(fresh, family, scheduler="rr")
+    sync(*rotating, into=fresh)
+    first = [one.name for one in fresh.client.send(cluster_ip(family), 80, count=2, parallel=1).exchanges]
+    other = service("other", cluster_ip=cluster_ip(family, 11))
+    sync(*rotating, other, endpoints(other, family, fresh.pods[0]), into=fresh)
+    then = [one.name for one in fresh.client.send(cluster_ip(family), 80, count=2, parallel=1).exchanges]
+
+    assert [*first, *then] == ["podA", "podB", *(["podC", "podD"] if backend == "nft" else ["podA", "podB"])]
+
+
 def test_annotation_of_a_service_counts_before_the_configuration(lab: Lab, sync: Sync, family: Family) -> None:
     """One Service rotates where all others are balanced at random, and the node's own flows do too."""
     sync(*_five(lab, family, scheduler="rr"))
