@@ -12,8 +12,9 @@ GROUPED_ABOVE_ENDPOINTS = 1500
 """
 With more endpoints than this in one chain, `auto` balances in groups.
 
-A new connection walks half of a row, so that 1,500 endpoints cost it some 750 rules, and one changed endpoint 1,500
-written ones. Well above the 1,000 endpoints of which rules of kube-proxy were recorded.
+A new connection walks half of a row: with 1,500 endpoints some 70 us were measured (either backend) instead of 16 us in
+groups, with 5,000 endpoints 140 to 310 us instead of 20 us; and one changed endpoint writes the whole row. Lower would
+be of use too, but up to here rules are those of kube-proxy to the letter, which was recorded up to 1,000 endpoints.
 """
 
 
