@@ -27,6 +27,7 @@ from kproxy_ipt.testing.lab_objects import (
 from kproxy_ipt.testing.objects import endpoint_slice, service, service_port, slice_port
 from kproxy_ipt.testing.shares import assert_shares
 from kproxy_ipt.testing.topology import CLUSTER_CIDRS
+from kproxy_ipt.trace.service_reading import read_ruleset
 
 pytestmark = pytest.mark.kernel
 
@@ -140,6 +141,18 @@ def test_grouped_service_reaches_300_endpoints_evenly(lab: Lab, sync: Sync, fami
 
     assert len(traffic.names) == 300
     assert_shares(traffic.names, dict.fromkeys(traffic.names, 1.0))
+
+
+def test_shape_and_number_change_in_place(lab: Lab, sync: Sync, iptables: Callable[..., str], family: Family) -> None:
+    """Groups split, join and go while the rules are in force, and the kernel ends with what was asked for."""
+    web = service(cluster_ip=cluster_ip(family))
+    many = [remote_pod(family, number) for number in range(1, 201)]
+    for count, balance in ((200, "grouped"), (200, "linear"), (200, "grouped"), (40, "grouped"), (90, "grouped")):
+        sync(web, endpoints(web, family, *many[:count]), config=_config(balance=Balance(balance)))
+        (view,) = read_ruleset(_saved(lab, iptables, family)).services.values()
+
+        assert (len(view.endpoints), bool(view.groups), view.unread) == (count, balance == "grouped", ())
+        assert max(abs(float(one.share) * count - 1) for one in view.endpoints) < 1e-6
 
 
 def test_deepest_way_to_a_group_fits_the_kernel(
