@@ -175,6 +175,8 @@ def _print_port(port: PortExplanation) -> None:
     click.secho(f"{port.text} {port.family.api_name} {port.port}/{port.protocol}", bold=True)
     click.echo(f"chains: {', '.join(port.chains) or 'none'}")
     click.echo(f"topology {port.topology.sentence}")
+    if port.balancing:
+        click.echo(f"balancing: {port.balancing}")
     if port.affinity:
         click.echo(f"affinity: {port.affinity.sentence}")
     if port.source_ranges:
@@ -232,7 +234,7 @@ def _reason_text(row: EndpointRow) -> str:
 
 
 def _explain_chain(scene: _Scene, name: str) -> None:
-    owners = chain_owners(name, scene.snapshots)
+    owners = chain_owners(name, scene.snapshots, scene.request.config.shape)
     meaning = FIXED_CHAIN_MEANINGS.get(name, "") or ("" if owners else _dispatch_meaning(scene, name))
     if not owners and not meaning:
         raise click.UsageError(f"no service port of these objects has a chain {name}: its Service may be gone")

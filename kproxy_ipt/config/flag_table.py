@@ -434,8 +434,7 @@ _SHAPE = (
         "kproxyIpt.scheduler",
         FlagKind.STRING,
         "random",
-        "Who gets the next connection: random, as kube-proxy; rr, everybody in turn; sh, by source address. "
-        "Not a flag of kube-proxy.",
+        "Who gets the next connection: random, as kube-proxy; rr, everybody in turn. Not a flag of kube-proxy.",
         is_kept=True,
     ),
 )

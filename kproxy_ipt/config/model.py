@@ -83,8 +83,6 @@ class Scheduler(StrEnum):
     """Anybody, as kube-proxy."""
     RR = "rr"
     """Everybody in turn."""
-    SH = "sh"
-    """The same endpoint for the same source address."""
 
 
 class ShapeConfig(msgspec.Struct, frozen=True, kw_only=True):

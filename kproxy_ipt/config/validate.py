@@ -22,6 +22,14 @@ PREVIOUS_MINOR = "1.35"
 
 _MODES = ("", "iptables", "ipvs", "nftables")
 _DETECT_LOCAL_MODES = ("", "BridgeInterface", "ClusterCIDR", "InterfaceNamePrefix", "NodeCIDR")
+_REFUSED = {
+    (
+        "scheduler",
+        "sh",
+    ): "; the kernel hashes only the first 32 bits of an IPv6 source (xt_cluster), which would "
+    "send all clients of a network to one endpoint: use sessionAffinity ClientIP"
+}
+"""Why a value that IPVS knows is none here."""
 _HOUR = Duration(3_600_000_000_000)
 _PAIR = "must be a single CIDR or a dual-stack pair of CIDRs (e.g. 10.100.0.0/16,fde4:8dba:82e1::/48)"
 
@@ -63,7 +71,7 @@ def _shape(document: Document) -> Iterator[str]:
         if value and value not in tuple(known):
             supported = ", ".join(json.dumps(one) for one in sorted(known))
             detail = f"Unsupported value: {json.dumps(value)}: supported values: {supported}"
-            yield f"KproxyIpt.{name.capitalize()}: {detail}"
+            yield f"KproxyIpt.{name.capitalize()}: {detail}{_REFUSED.get((name, value), '')}"
 
 
 def _invalid(path: str, value: object, detail: str) -> str:

@@ -9,7 +9,14 @@ Source: validation of the API server 1.36, as far as rules depend on it; kube-pr
 
 from kproxy_ipt.addresses import Family, canonical_address, canonical_prefix, family_of
 from kproxy_ipt.errors import Finding
-from kproxy_ipt.objects.model import SERVICE_PROXY_NAME_LABEL, Node, Service, ServicePortSpec, ServiceSpec
+from kproxy_ipt.objects.model import (
+    SCHEDULER_ANNOTATION,
+    SERVICE_PROXY_NAME_LABEL,
+    Node,
+    Service,
+    ServicePortSpec,
+    ServiceSpec,
+)
 from kproxy_ipt.objects.report import (
     MAX_PORT,
     Report,
@@ -28,6 +35,7 @@ _TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
 _AFFINITIES = ("None", "ClientIP")
 _POLICIES = ("Cluster", "Local")
 _FAMILIES = ("IPv4", "IPv6")
+_SCHEDULERS = ("random", "rr")
 _NO_CLUSTER_IP = (None, "", "None")
 
 
@@ -43,6 +51,7 @@ def check_service(service: Service) -> tuple[Finding, ...]:
     check_namespace(report, service.metadata)
     check_label_name(report, service.metadata)
     _check_choices(report, spec)
+    _check_scheduler(report, service)
     _check_cluster_ips(report, spec)
     if spec.ports:
         _check_ports(report, spec.ports)
@@ -75,6 +84,13 @@ def _check_choices(report: Report, spec: ServiceSpec) -> None:
         report.reject("spec.externalTrafficPolicy", spec.external_traffic_policy, "Cluster or Local")
     if spec.internal_traffic_policy and spec.internal_traffic_policy not in _POLICIES:
         report.reject("spec.internalTrafficPolicy", spec.internal_traffic_policy, "Cluster or Local")
+
+
+def _check_scheduler(report: Report, service: Service) -> None:
+    wanted = (service.metadata.annotations or {}).get(SCHEDULER_ANNOTATION)
+    if wanted is not None and wanted not in _SCHEDULERS:
+        consequence = "the scheduler of the configuration counts"
+        report.warn(f"metadata.annotations[{SCHEDULER_ANNOTATION}]", wanted, " or ".join(_SCHEDULERS), consequence)
 
 
 def _check_cluster_ips(report: Report, spec: ServiceSpec) -> None:

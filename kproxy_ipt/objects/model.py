@@ -18,6 +18,8 @@ SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 SERVICE_PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 HEADLESS_LABEL = "service.kubernetes.io/headless"
 ZONE_LABEL = "topology.kubernetes.io/zone"
+SCHEDULER_ANNOTATION = "kproxy-ipt/scheduler"
+"""Of a Service: who gets its next connection."""
 
 
 class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):

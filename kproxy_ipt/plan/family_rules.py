@@ -110,8 +110,9 @@ class FamilyRules:
                 self._states[name] = states
             else:
                 self._states.pop(name, None)
-        self.set_options(self.options)
-        self._rebuild(changes)  # after new options too: what is gone is not among the states any more
+        is_news = self.set_options(self.options)
+        # New options built everything that is there, but what is gone is not among the states any more.
+        self._rebuild([name for name, states in changes.items() if not states] if is_news else changes)
 
     def states_of(self, name: ServiceName) -> States:
         """What a Service means, as far as `update` was told."""

@@ -175,7 +175,7 @@ def _changes(wanted: Wanted, actual: SavedTables, table: str) -> _Changes:
 
 def _stale_chains(wanted: Wanted, actual: SavedTables, table: str) -> list[str]:
     chains = wanted.tables[table]
-    return [name for name in actual.tables.get(table, {}) if is_changing_chain(table, name) and name not in chains]
+    return [name for name in actual.tables.get(table, {}) if name not in chains and is_changing_chain(table, name)]
 
 
 def _new_table_mark(actual: SavedTables, table: str) -> Iterator[Step]:

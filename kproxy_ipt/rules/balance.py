@@ -1,8 +1,10 @@
 """
-Choosing the endpoint: probabilities and affinity.
+Choosing the endpoint in one row of rules: dices, rotation, affinity.
 
-Endpoint i of n is taken with probability 1/(n-i) by those connections that none before took, so each gets 1/n in the
-end; the last one takes the rest without a dice.
+- `random`: endpoint i of n is taken with probability 1/(n-i) by those connections that none before took, so each gets
+  1/n in the end; the last one takes the rest without a dice.
+- `rr`: endpoint i of n is taken by every (n-i)th connection that none before took. Of any n connections in a row each
+  endpoint gets one. The kernel counts in each rule, atomically, and anew after the rule was written.
 
 Source: kube-proxy v1.36, which writes ten decimals; xt_statistic, which keeps 31 bits.
 """
@@ -11,7 +13,15 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, Comment, Match, Recent, StatisticRandom
+from kproxy_ipt.config.model import Scheduler
+from kproxy_ipt.ruleset.matches import (
+    PROBABILITY_ONE,
+    Comment,
+    Match,
+    Recent,
+    StatisticNth,
+    StatisticRandom,
+)
 from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.targets import Jump
 from kproxy_ipt.state.model import Endpoint
@@ -34,31 +44,51 @@ def affinity_match(chain: str, action: str, family: Family, *, timeout_s: int = 
     return Recent(chain, action, _HOST_MASK[family], seconds=timeout_s, reap=bool(timeout_s))
 
 
-def balancing_rules(
+def endpoint_comments(
+    service_port_text: str, endpoints: Sequence[tuple[Endpoint, str]], *, with_comments: bool
+) -> list[tuple[Match, ...]]:
+    """For each of *endpoints* the match that names it, or nothing."""
+    return [(Comment(f"{service_port_text} -> {endpoint.text}"),) if with_comments else () for endpoint, _ in endpoints]
+
+
+def affinity_rules(
     service_port_text: str,
     endpoints: Sequence[tuple[Endpoint, str]],
     *,
-    affinity: tuple[Family, int] | None,
+    family: Family,
+    timeout_s: int,
+    with_comments: bool,
+) -> Iterator[Rule]:
+    """The rules that send known clients back, in the order of *endpoints*: a client of several goes to the first."""
+    comments = endpoint_comments(service_port_text, endpoints, with_comments=with_comments)
+    for comment, (_, chain) in zip(comments, endpoints, strict=True):
+        recent = affinity_match(chain, "rcheck", family, timeout_s=timeout_s)
+        yield Rule(matches=(*comment, recent), target=Jump(chain))
+
+
+def endpoint_rules(
+    service_port_text: str,
+    endpoints: Sequence[tuple[Endpoint, str]],
+    *,
+    scheduler: Scheduler,
     with_comments: bool,
 ) -> Iterator[Rule]:
     """
-    The rules that spread connections over *endpoints*.
+    The row of rules that spreads connections over *endpoints*.
 
     Args:
         service_port_text: For the comments.
         endpoints: Each with the name of its chain, 1 or more.
-        affinity: Family and timeout in seconds, or None; known clients are asked for before any dice is thrown.
+        scheduler: Who gets the next connection.
         with_comments: Whether each rule names its endpoint.
     """
-    comments: list[tuple[Match, ...]] = [
-        (Comment(f"{service_port_text} -> {endpoint.text}"),) if with_comments else () for endpoint, _ in endpoints
-    ]
-    if affinity:
-        family, timeout_s = affinity
-        for comment, (_, chain) in zip(comments, endpoints, strict=True):
-            recent = affinity_match(chain, "rcheck", family, timeout_s=timeout_s)
-            yield Rule(matches=(*comment, recent), target=Jump(chain))
+    comments = endpoint_comments(service_port_text, endpoints, with_comments=with_comments)
     remaining = len(endpoints)
     for comment, (_, chain) in zip(comments, endpoints, strict=True):
-        yield Rule(matches=(*comment, one_in(remaining)) if remaining > 1 else comment, target=Jump(chain))
+        choice = (_choice(scheduler, remaining),) if remaining > 1 else ()
+        yield Rule(matches=(*comment, *choice), target=Jump(chain))
         remaining -= 1
+
+
+def _choice(scheduler: Scheduler, remaining: int) -> Match:
+    return StatisticNth(remaining) if scheduler is Scheduler.RR else one_in(remaining)

@@ -42,7 +42,7 @@ MOST_LEVELS = 6
 """
 Chains below the first one.
 
-The way through all kinds of chains then has 14 jumps at most, of the 16 that nf_tables allows.
+The longest way, through two levels of groups of endpoints, then has 15 chains of the 16 that nf_tables allows.
 """
 
 BRANCH_COMMENT = "services at "

@@ -3,8 +3,9 @@
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config, Dispatch
+from kproxy_ipt.config.model import Balance, Config, Dispatch, Scheduler
 from kproxy_ipt.config.node import expand_node_port_addresses, node_ips
+from kproxy_ipt.rules.groups import GROUP_CAPACITY
 from kproxy_ipt.selection.local import LocalTraffic, local_traffic
 from kproxy_ipt.selection.node_ports import NodePortEntry, node_port_entry
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
@@ -31,6 +32,9 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
         endpoint_comments: Whether rules that concern one endpoint carry comments.
         drop_invalid: Whether packets of state INVALID are dropped when forwarded.
         dispatch: How packets find the chain of their service port.
+        balance: How chains with many endpoints are laid out.
+        scheduler: Who gets the next connection, where a Service does not say.
+        group_capacity: Endpoints that one group holds.
     """
 
     family: Family
@@ -46,6 +50,9 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
     nfacct_counters: frozenset[str]
     random_fully: bool
     dispatch: Dispatch
+    balance: Balance
+    scheduler: Scheduler
+    group_capacity: int = GROUP_CAPACITY
 
 
 def rule_options(
@@ -81,4 +88,6 @@ def rule_options(
         nfacct_counters=machine.nfacct_counters,
         random_fully=machine.random_fully,
         dispatch=config.shape.dispatch,
+        balance=config.shape.balance,
+        scheduler=config.shape.scheduler,
     )

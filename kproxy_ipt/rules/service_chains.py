@@ -6,6 +6,8 @@ KUBE-SVC, KUBE-SVL, KUBE-EXT and KUBE-FW: the chains of one service port.
     KUBE-FW ──ranges──> KUBE-EXT ──masquerade──> KUBE-SVC ──dice──> KUBE-SEP
                                  └──policy Local──> KUBE-SVL ──dice──> KUBE-SEP
 
+With many endpoints there are groups between the dices and KUBE-SEP: see `groups.py`.
+
 Source: kube-proxy v1.36, iptables mode.
 """
 
@@ -14,11 +16,13 @@ from collections.abc import Iterator
 import msgspec
 
 from kproxy_ipt.addresses import prefix_contains
-from kproxy_ipt.rules.balance import balancing_rules
+from kproxy_ipt.rules.balance import affinity_rules, endpoint_rules
 from kproxy_ipt.rules.endpoint_chain import endpoint_chain
 from kproxy_ipt.rules.fixed import MARK_MASQ
+from kproxy_ipt.rules.groups import GroupWriter, groups_of
 from kproxy_ipt.rules.names import endpoint_chain_name, service_suffix
 from kproxy_ipt.rules.options import RuleOptions
+from kproxy_ipt.rules.shape import is_grouped, scheduler_of
 from kproxy_ipt.ruleset.matches import AddressType, Comment, Match, PortMatch
 from kproxy_ipt.ruleset.model import Chain, Rule
 from kproxy_ipt.ruleset.targets import Jump
@@ -60,7 +64,7 @@ def service_chains(
     The nat chains of one service port; none without a usable endpoint anywhere.
 
     Yields:
-        Chains such that each is only jumped to by a later one: endpoint chains first.
+        Chains such that each is only jumped to by a later one: endpoint chains first, groups of endpoints after them.
     """
     if not usable.any_usable:
         return
@@ -74,9 +78,10 @@ def service_chains(
         (names.local, usable.local, service_port.internal_local),
     ):
         if endpoints:
-            with_chains = [(endpoint, chains[endpoint.text]) for endpoint in endpoints]
+            spread = _spread(name, service_port, [(one, chains[one.text]) for one in endpoints], options)
             masquerade = _masquerade_rules(service_port, options) if is_internal else ()
-            yield Chain(name, (*masquerade, *_balancing(service_port, with_chains, options)))
+            yield from spread.groups
+            yield Chain(name, (*masquerade, *spread.rules))
     if service_port.externally_accessible:
         yield Chain(names.external, tuple(_external_rules(service_port, usable, names, options)))
     if has_firewall(service_port):
@@ -88,16 +93,30 @@ def has_firewall(service_port: ServicePort) -> bool:
     return bool(service_port.load_balancer_ips and service_port.source_ranges)
 
 
-def _balancing(
-    service_port: ServicePort, endpoints: list[tuple[Endpoint, str]], options: RuleOptions
-) -> Iterator[Rule]:
-    timeout_s = service_port.affinity_timeout_s
-    return balancing_rules(
-        service_port.text,
-        endpoints,
-        affinity=(service_port.family, timeout_s) if timeout_s else None,
-        with_comments=options.endpoint_comments,
+class _Spread(msgspec.Struct, frozen=True):
+    """How a chain spreads connections: its own rules, and chains of groups that they lead to."""
+
+    rules: tuple[Rule, ...]
+    groups: tuple[Chain, ...] = ()
+
+
+def _spread(
+    name: str, service_port: ServicePort, endpoints: list[tuple[Endpoint, str]], options: RuleOptions
+) -> _Spread:
+    """Known clients are asked for before anything is chosen, all in one row: any group may know a client."""
+    text, with_comments, timeout_s = service_port.text, options.endpoint_comments, service_port.affinity_timeout_s
+    known = affinity_rules(
+        text, endpoints, family=service_port.family, timeout_s=timeout_s, with_comments=with_comments
     )
+    before = tuple(known) if timeout_s else ()
+    scheduler = scheduler_of(service_port, options.scheduler)
+    is_split = is_grouped(scheduler, len(endpoints), options.balance)
+    groups = groups_of(endpoints, options.group_capacity) if is_split else ()
+    if groups:
+        writer = GroupWriter(name, text, service_port.protocol, with_comments)
+        return _Spread((*before, *writer.row(groups)), tuple(writer.chains(groups)))
+    chosen = endpoint_rules(text, endpoints, scheduler=scheduler, with_comments=with_comments)
+    return _Spread((*before, *chosen))
 
 
 def _masquerade_rules(service_port: ServicePort, options: RuleOptions) -> Iterator[Rule]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Scheduler
 from kproxy_ipt.errors import Finding
 
 
@@ -26,6 +27,7 @@ class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         source_ranges: Canonical prefixes of this family; empty means that every source is allowed.
         affinity_timeout_s: 0 means no session affinity.
         health_check_node_port: 0 means none.
+        scheduler: None means the configured one.
     """
 
     namespace: str
@@ -44,6 +46,7 @@ class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     internal_local: bool = False
     external_local: bool = False
     health_check_node_port: int = 0
+    scheduler: Scheduler | None = None
 
     @property
     def externally_accessible(self) -> bool:

@@ -11,7 +11,14 @@ address.
 from collections.abc import Iterable, Iterator
 
 from kproxy_ipt.addresses import Family, canonical_address, canonical_prefix, family_of, is_zero_prefix
-from kproxy_ipt.objects.model import SERVICE_PROXY_NAME_LABEL, Service, ServicePortSpec, ServiceSpec
+from kproxy_ipt.config.model import Scheduler
+from kproxy_ipt.objects.model import (
+    SCHEDULER_ANNOTATION,
+    SERVICE_PROXY_NAME_LABEL,
+    Service,
+    ServicePortSpec,
+    ServiceSpec,
+)
 from kproxy_ipt.state.model import ServicePort
 
 DEFAULT_AFFINITY_TIMEOUT_S = 10800
@@ -72,6 +79,7 @@ def _service_ports(service: Service, family: Family, cluster_ip: str) -> Iterato
             internal_local=spec.internal_traffic_policy == "Local",
             external_local=external_local,
             health_check_node_port=_health_check_node_port(spec, external_local=external_local),
+            scheduler=_scheduler(service),
             **shared,
         )
 
@@ -115,6 +123,12 @@ def _affinity_timeout_s(spec: ServiceSpec) -> int:
     configured = spec.session_affinity_config
     client_ip = configured.client_ip if configured else None
     return (client_ip.timeout_seconds if client_ip else None) or DEFAULT_AFFINITY_TIMEOUT_S
+
+
+def _scheduler(service: Service) -> Scheduler | None:
+    """What the annotation asks for; None where it is absent or not understood, of which a finding tells."""
+    wanted = (service.metadata.annotations or {}).get(SCHEDULER_ANNOTATION)
+    return Scheduler(wanted) if wanted in tuple(Scheduler) else None
 
 
 def _external_local(spec: ServiceSpec) -> bool:

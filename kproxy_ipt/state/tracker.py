@@ -2,7 +2,7 @@
 Events -> state and dirty services: what changed since the kernel last agreed.
 
 `ObjectStore` keeps the objects, once for all families. A `StateTracker` for each family keeps what they mean and which
-Services mean something else than what was last committed. A change that means nothing (an annotation, a managed field)
+Services mean something else than what was last committed. A change that means nothing (a label, a managed field)
 makes nothing dirty. Reading what is pending changes nothing; only `commit` forgets, so a failed sync loses no change,
 and a change that arrives during a sync is kept for the next one.
 

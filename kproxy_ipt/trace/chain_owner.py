@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import ShapeConfig
 from kproxy_ipt.rules import names as fixed
+from kproxy_ipt.rules.groups import group_chain_names, groups_of
 from kproxy_ipt.rules.names import endpoint_chain_name
 from kproxy_ipt.rules.service_chains import chain_names
+from kproxy_ipt.rules.shape import is_grouped, scheduler_of
 from kproxy_ipt.selection.usable import usable_endpoints
 from kproxy_ipt.state.model import ServiceState, Snapshot
 from kproxy_ipt.trace.explain_service import standing_chains
@@ -58,9 +61,16 @@ class ChainOwner(msgspec.Struct, frozen=True, kw_only=True):
     stands: bool
 
 
-def chain_owners(name: str, snapshots: Mapping[Family, Snapshot]) -> tuple[ChainOwner, ...]:
+def chain_owners(
+    name: str, snapshots: Mapping[Family, Snapshot], shape: ShapeConfig | None = None
+) -> tuple[ChainOwner, ...]:
     """
     The service ports whose chain is called *name*.
+
+    Args:
+        name: Of a chain.
+        snapshots: Where to look.
+        shape: Decides which groups of endpoints stand; default the default one.
 
     Returns:
         One for each family that knows it; chains are found whether they stand or not, as long as the object exists.
@@ -70,9 +80,33 @@ def chain_owners(name: str, snapshots: Mapping[Family, Snapshot]) -> tuple[Chain
         owner
         for snapshot in snapshots.values()
         for state in snapshot.services.values()
-        for owner in (_endpoint_chains if kind == "SEP" else _service_chains)(state, snapshot)
+        for owner in (_endpoint_chains(state, snapshot) if kind == "SEP" else _others(state, snapshot, shape))
         if owner.chain == name
     )
+
+
+def _others(state: ServiceState, snapshot: Snapshot, shape: ShapeConfig | None) -> Iterator[ChainOwner]:
+    yield from _service_chains(state, snapshot)
+    yield from _group_chains(state, snapshot, shape or ShapeConfig())
+
+
+def _group_chains(state: ServiceState, snapshot: Snapshot, shape: ShapeConfig) -> Iterator[ChainOwner]:
+    """Groups of the present endpoints, whether the shape asks for groups or not."""
+    port = state.service_port
+    usable = usable_endpoints(port, state.endpoints, snapshot.node)
+    names = chain_names(port)
+    scheduler = scheduler_of(port, shape.scheduler)
+    for parent, endpoints in ((names.cluster, usable.cluster), (names.local, usable.local)):
+        groups = groups_of([(endpoint, endpoint.text) for endpoint in endpoints])
+        for chain, count in group_chain_names(parent, port.text, port.protocol, groups):
+            yield ChainOwner(
+                chain=chain,
+                meaning=f"balances over a group of {count} of {len(endpoints)} endpoints, below {parent}",
+                service_port=port.text,
+                protocol=port.protocol,
+                family=port.family,
+                stands=is_grouped(scheduler, len(endpoints), shape.balance),
+            )
 
 
 def _service_chains(state: ServiceState, snapshot: Snapshot) -> Iterator[ChainOwner]:

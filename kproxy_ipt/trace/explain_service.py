@@ -10,10 +10,12 @@ Source: KEP-1669, KEP-2086, KEP-2433; xt_recent for the limits of affinity.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kproxy_ipt.addresses import Family, canonical_address, canonical_prefix, family_of, is_zero_prefix
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.model import Config, Scheduler
 from kproxy_ipt.objects.model import SERVICE_PROXY_NAME_LABEL, EndpointSlice, Objects, Service
+from kproxy_ipt.rules.groups import GROUP_CAPACITY
 from kproxy_ipt.rules.options import RuleOptions, rule_options
 from kproxy_ipt.rules.service_chains import ServiceChainNames, chain_names, has_firewall
+from kproxy_ipt.rules.shape import is_grouped, scheduler_of
 from kproxy_ipt.selection.reasons import Reason, topology_decision
 from kproxy_ipt.selection.usable import UsableEndpoints, usable_endpoints
 from kproxy_ipt.state.health_counts import local_ready_counts
@@ -132,6 +134,7 @@ def _explain_port(
         affinity=_affinity(service, port),
         source_ranges=_source_ranges(service, port),
         health_check=_health_check(service, snapshot, port),
+        balancing=balancing_words(port, usable, options),
     )
 
 
@@ -147,6 +150,16 @@ def standing_chains(port: ServicePort, usable: UsableEndpoints, names: ServiceCh
         yield names.external
     if has_firewall(port):
         yield names.firewall
+
+
+def balancing_words(port: ServicePort, usable: UsableEndpoints, options: RuleOptions) -> str:
+    """How connections of a service port are spread, "" where it is by one row of dices as kube-proxy has it."""
+    if scheduler_of(port, options.scheduler) is Scheduler.RR:
+        source = "the annotation of the Service" if port.scheduler else "the configuration"
+        return f"rr by {source}: endpoints take turns, counted by the kernel since the chain was written"
+    most = max(len(usable.cluster), len(usable.local))
+    grouped = is_grouped(Scheduler.RANDOM, most, options.balance) and most > GROUP_CAPACITY
+    return "random, by groups of endpoints with equal shares for each endpoint" if grouped else ""
 
 
 def _affinity(service: Service, port: ServicePort) -> AffinityExplanation | None:

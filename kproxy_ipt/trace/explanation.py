@@ -107,6 +107,7 @@ class PortExplanation(msgspec.Struct, frozen=True, kw_only=True):
         cluster_endpoints: How many endpoints policy Cluster uses; None if it is never used.
         local_endpoints: The same for policy Local.
         health_check: What the health check node port answers; "" without one.
+        balancing: How connections are spread, "" where it is by one row of dices.
     """
 
     text: str
@@ -122,6 +123,7 @@ class PortExplanation(msgspec.Struct, frozen=True, kw_only=True):
     affinity: AffinityExplanation | None
     source_ranges: RangesExplanation | None
     health_check: str = ""
+    balancing: str = ""
 
 
 class FamilyOut(msgspec.Struct, frozen=True):

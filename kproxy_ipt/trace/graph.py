@@ -20,7 +20,7 @@ from kproxy_ipt.ruleset.targets import Dnat, Jump, Masquerade, OpaqueTarget, Rej
 from kproxy_ipt.trace.branches import as_rows
 from kproxy_ipt.trace.compare import own_rules
 from kproxy_ipt.trace.conditions import condition_words, plain_share
-from kproxy_ipt.trace.service_chains import endpoint_share
+from kproxy_ipt.trace.row_shares import RowShares
 from kproxy_ipt.trace.service_reading import SHARED_CHAINS, owner_of, read_services
 
 MAX_CHAINS = 200
@@ -31,6 +31,7 @@ _WIDE = 34
 """Conditions of one rule that are longer than this, in characters, stand below each other."""
 
 _BASE_CHAINS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+_BALANCING = ("KUBE-SVC-", "KUBE-SVL-")
 _TABLES = ("nat", "filter", "mangle", "raw")
 _MARK_NODE = f"nat/{KUBE_MARK_MASQ}"
 
@@ -148,7 +149,9 @@ class _Builder:
         self.ruleset = as_rows(ruleset)
         self.service = service
         self.names = names
-        self.owners = {name: view.text for view in read_services(self.ruleset).values() for name in view.chains}
+        services = read_services(self.ruleset).values()
+        self.owners = {name: view.text for view in services for name in view.chains}
+        self.groups = frozenset(name for view in services for name in view.groups)
         shown = {text for text in self.owners.values() if not service or self._is_of_service(text)}
         self.has_several_owners = len(shown) > 1
         self.nodes: dict[str, GraphNode] = {}
@@ -176,7 +179,7 @@ class _Builder:
         if not rules:
             return
         self.nodes[key] = self._chain_node(table, chain, rules)
-        shares = _shares(rules)
+        shares = _shares(rules) if name.startswith(_BALANCING) else [None] * len(rules)
         for rule, share in zip(rules, shares, strict=True):
             self._add_rule(table, chain, rule, share)
 
@@ -204,6 +207,7 @@ class _Builder:
     def _chain_node(self, table: str, chain: Chain, rules: tuple[Rule, ...]) -> GraphNode:
         prefix = "-".join(chain.name.split("-")[:2])
         purpose = _PURPOSES.get(chain.name) or _PURPOSES.get(prefix, "")
+        purpose = "group of endpoints" if chain.name in self.groups else purpose
         owner = self.owners.get(chain.name, "")
         if owner and prefix != "KUBE-SEP" and self.has_several_owners:
             purpose = f"{purpose}, {owner}"
@@ -317,14 +321,9 @@ def _conditions(chain: str, rule: Rule, share: Fraction | None) -> tuple[str, ..
 
 
 def _shares(rules: tuple[Rule, ...]) -> list[Fraction | None]:
-    """For each rule that throws dice for an endpoint the part of all connections that it takes."""
-    remaining = Fraction(1)
-    found: list[Fraction | None] = []
-    for rule in rules:
-        taken = endpoint_share(rule)
-        found.append(remaining * taken if taken else None)
-        remaining -= remaining * taken
-    return found
+    """For each rule that chooses an endpoint or a group the part that it takes of what comes to its chain."""
+    row = RowShares()
+    return [row.take(rule) or None for rule in rules]
 
 
 def _label(conditions: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -213,16 +213,21 @@ def _ends_packet(action: Target | Block | Choice | None) -> bool:
     return isinstance(action, Reject | Dnat | Snat | Masquerade | Choice)
 
 
+def _always_holds(item: Item) -> bool:
+    """Whether *item* acts on every packet; adding to a list of `recent` always succeeds."""
+    return all(isinstance(one, Recent) and one.action == "set" and not one.negated for one in item.conditions)
+
+
 def _is_end(item: Item) -> bool:
     """Whether no packet gets past *item* in its block."""
-    return not item.conditions and (item.goto or item.action == Verdict("RETURN") or _ends_packet(item.action))
+    return _always_holds(item) and (item.goto or item.action == Verdict("RETURN") or _ends_packet(item.action))
 
 
 def _block(items: list[Item]) -> Block:
     last = items[-1] if items else None
     return Block(
         tuple(items),
-        ends=last is not None and not last.conditions and not last.goto and _ends_packet(last.action),
+        ends=last is not None and _always_holds(last) and not last.goto and _ends_packet(last.action),
         returns=any(item.goto or item.action == Verdict("RETURN") for item in items),
     )
 

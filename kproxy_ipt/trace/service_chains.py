@@ -1,17 +1,17 @@
 """The chains of one service port read back, from its rules in shared chains to its endpoints, by following jumps."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from fractions import Fraction
 
 import msgspec
 
 from kproxy_ipt.rules.names import KUBE_MARK_MASQ, endpoint_chain_name, is_service_chain
-from kproxy_ipt.ruleset.matches import Comment, Match, PortMatch, Recent, StatisticRandom
+from kproxy_ipt.ruleset.matches import Match, PortMatch, Recent
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset
 from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.ruleset.targets import Dnat, Jump, Reject, Verdict
-from kproxy_ipt.trace.conditions import address_words, condition_words, probability
+from kproxy_ipt.trace.conditions import address_words, condition_words
+from kproxy_ipt.trace.row_shares import RowShares, leads_to_place, without_comment
 from kproxy_ipt.trace.service_views import EndpointView, EntryView, ServiceView
 
 
@@ -52,12 +52,6 @@ def fate(rule: Rule) -> str:
             return ""
 
 
-def without_comment(rule: Rule) -> Rule:
-    """*rule* without comments and counters."""
-    matches = tuple(match for match in rule.matches if not isinstance(match, Comment))
-    return msgspec.structs.replace(rule, matches=matches, counters=None)
-
-
 class ServiceReader:
     """Follows the jumps of one service port, once."""
 
@@ -67,6 +61,8 @@ class ServiceReader:
         self.identity = identity
         self.unread = list(service.unread)
         self.chains: set[str] = set()
+        self.groups: set[str] = set()
+        self.schedulers: dict[str, None] = {}
         self.balanced: dict[str, tuple[EndpointView, ...]] = {}
         self.masquerade: list[str] = []
         self.external: list[str] = []
@@ -90,7 +86,9 @@ class ServiceReader:
             external=tuple(self.external),
             source_ranges=None if self.ranges is None else tuple(self.ranges),
             unread=tuple(self.unread),
+            scheduler=" and ".join(sorted(self.schedulers)),
             chains=frozenset(self.chains),
+            groups=frozenset(self.groups),
         )
 
     def _of(self, prefix: str) -> tuple[EndpointView, ...]:
@@ -144,28 +142,51 @@ class ServiceReader:
         return targets
 
     def _read_balancing(self, chain: Chain) -> None:
-        remaining = Fraction(1)
+        row = RowShares()
         shares: dict[str, Fraction] = defaultdict(Fraction)
         asked: dict[str, int] = {}
         for rule in chain.rules:
-            taken = endpoint_share(rule)
             known = _known_client(rule)
-            target = rule.target.chain if isinstance(rule.target, Jump) else ""
-            if remaining == 1 and _marks(rule):
+            if row.remaining == 1 and _marks(rule):
                 self._read_masquerade(chain.name, rule)
-            elif remaining == 1 and known:
-                asked[target] = known
-            elif remaining and taken:
-                shares[target] += remaining * taken
-                remaining -= remaining * taken
+            elif row.remaining == 1 and known:
+                asked[_place(rule)] = known
             else:
-                self._keep(chain.name, rule)
-        if remaining:
-            self.unread.append(f"{_role(chain.name)}: {float(remaining * 100):.3g} % of connections reach no endpoint")
+                self._read_choice(chain.name, rule, row, shares)
+        self._end_row(chain.name, row, Fraction(1))
         self.unread += [f"{_role(chain.name)}: only known clients reach {name}" for name in asked if name not in shares]
         self.balanced[chain.name] = tuple(
             self._endpoint(name, share, asked.get(name, 0)) for name, share in shares.items()
         )
+
+    def _read_choice(self, chain: str, rule: Rule, row: RowShares, shares: dict[str, Fraction]) -> None:
+        """A rule that takes some connections; those for a group are divided among its endpoints."""
+        taken = row.take(rule) if row.remaining else Fraction(0)
+        name = _place(rule)
+        if taken and name.startswith("KUBE-SEP-"):
+            shares[name] += taken
+        elif not taken or name in self.chains:  # no balancing rule, or one that leads in a circle or twice to a group
+            self._keep(chain, rule)
+        else:
+            self._read_group(name, taken, shares)
+
+    def _read_group(self, name: str, share: Fraction, shares: dict[str, Fraction]) -> None:
+        self.chains.add(name)
+        self.groups.add(name)
+        row = RowShares()
+        inner: dict[str, Fraction] = defaultdict(Fraction)
+        for rule in rules_of(self.ruleset, "nat", name):
+            self._read_choice(name, rule, row, inner)
+        self._end_row(name, row, share)
+        for endpoint, part in inner.items():
+            shares[endpoint] += share * part
+
+    def _end_row(self, chain: str, row: RowShares, share: Fraction) -> None:
+        """What the row that *share* of all connections came to leaves over reaches nothing."""
+        self.schedulers.update(row.schedulers)
+        if row.remaining:
+            lost = f"{float(share * row.remaining * 100):.3g} %"
+            self.unread.append(f"{_role(chain)}: {lost} of connections reach no endpoint")
 
     def _read_masquerade(self, chain: str, rule: Rule) -> None:
         """A rule for exactly one cluster IP entry is told by its other conditions alone."""
@@ -220,28 +241,18 @@ def _marks(rule: Rule) -> bool:
     return rule.target == Jump(KUBE_MARK_MASQ)
 
 
-def _endpoint_jump(rule: Rule, matches: Iterable[Match]) -> bool:
-    """Whether *rule* leads to an endpoint chain and asks for nothing but *matches*."""
-    bare = without_comment(rule)
-    to_endpoint = isinstance(rule.target, Jump) and rule.target.chain.startswith("KUBE-SEP-")
-    return to_endpoint and bare == Rule(matches=tuple(matches), target=rule.target)
-
-
-def endpoint_share(rule: Rule) -> Fraction:
-    """The part of connections that *rule* sends to an endpoint chain, 0 if it is no such rule."""
-    dice = [match for match in rule.matches if isinstance(match, StatisticRandom)]
-    if len(dice) > 1 or not _endpoint_jump(rule, dice):
-        return Fraction(0)
-    return probability(dice[0]) if dice else Fraction(1)
+def _place(rule: Rule) -> str:
+    return rule.target.chain if isinstance(rule.target, Jump) else ""
 
 
 def _known_client(rule: Rule) -> int:
     """Seconds for which *rule* sends a client back to an endpoint chain, 0 if it is no such rule."""
     recent = [match for match in rule.matches if isinstance(match, Recent)]
-    if len(recent) != 1 or not _endpoint_jump(rule, recent) or not isinstance(rule.target, Jump):
+    name = _place(rule)
+    if len(recent) != 1 or not name.startswith("KUBE-SEP-") or not leads_to_place(rule, recent):
         return 0
     one = recent[0]
-    usual = Recent(rule.target.chain, "rcheck", one.mask, seconds=one.seconds, reap=one.reap)
+    usual = Recent(name, "rcheck", one.mask, seconds=one.seconds, reap=one.reap)
     return one.seconds if one == usual else 0
 
 

@@ -20,6 +20,7 @@ def change_words(before: ServiceView, after: ServiceView) -> tuple[str, ...]:
     return (
         *_endpoint_words("endpoint", before.endpoints, after.endpoints),
         *_endpoint_words("local endpoint", before.local_endpoints, after.local_endpoints),
+        *_scheduler_words(before, after),
         *_affinity_words(before, after),
         *_entry_words(before.entries, after.entries),
         *_policy_words(before, after),
@@ -40,8 +41,9 @@ def summary_words(view: ServiceView) -> tuple[str, ...]:
     ranges = () if view.source_ranges is None else (f"source ranges: {_ranges(view.source_ranges)}",)
     policy = (f"policy of traffic from outside: {view.external_policy}",) if view.external_policy else ()
     affinity = (f"affinity {view.affinity_s} s",) if view.affinity_s else ()
+    scheduler = (f"scheduler {view.scheduler}",) if view.scheduler not in ("", "random") else ()
     unread = tuple(f"unusual rule: {line}" for line in view.unread)
-    return (*entries, *ranges, *policy, *affinity, *endpoints, *unread)
+    return (*entries, *ranges, *policy, *scheduler, *affinity, *endpoints, *unread)
 
 
 def _endpoint_words(word: str, before: Sequence[EndpointView], after: Sequence[EndpointView]) -> Iterator[str]:
@@ -76,6 +78,12 @@ def _share_words(
             yield f"share of each of {len(members)} {word}s: {change}"
         else:
             yield from (f"share of {word} {name}: {change}" for name in members)
+
+
+def _scheduler_words(before: ServiceView, after: ServiceView) -> Iterator[str]:
+    """With one endpoint there is no choice, and none that changed."""
+    if before.scheduler and after.scheduler and before.scheduler != after.scheduler:
+        yield f"scheduler {before.scheduler} -> {after.scheduler}"
 
 
 def _affinity_words(before: ServiceView, after: ServiceView) -> Iterator[str]:

@@ -17,7 +17,8 @@ from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.ruleset.targets import Jump
 from kproxy_ipt.trace.branches import as_rows
 from kproxy_ipt.trace.conditions import address_words
-from kproxy_ipt.trace.service_chains import DispatchView, ServiceReader, fate, rules_of, without_comment
+from kproxy_ipt.trace.row_shares import without_comment
+from kproxy_ipt.trace.service_chains import DispatchView, ServiceReader, fate, rules_of
 from kproxy_ipt.trace.service_views import EntryKind, EntryView, ServiceView
 
 _SERVICE_PORT = r"[a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?"

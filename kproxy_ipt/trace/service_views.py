@@ -68,7 +68,9 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
         external: What becomes of traffic from outside, step by step.
         source_ranges: Sources that may use load balancer addresses, in order; None if all may.
         unread: Rules that are none of the above, as lines, in order.
+        scheduler: Who gets the next connection: `random` or `rr`; "" where there is no choice.
         chains: Names of its chains in nat.
+        groups: Those of them that hold a group of endpoints.
     """
 
     text: str
@@ -80,7 +82,9 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     external: tuple[str, ...] = ()
     source_ranges: tuple[str, ...] | None = None
     unread: tuple[str, ...] = ()
+    scheduler: str = ""
     chains: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
 
     @property
     def external_policy(self) -> str:

@@ -27,7 +27,7 @@ RECORDED = (
     "detectLocalMode: BridgeInterface\ndetectLocal:\n  bridgeInterface: cni0",
     "detectLocalMode: InterfaceNamePrefix\ndetectLocal:\n  interfaceNamePrefix: veth",
     "conntrack:\n  tcpBeLiberal: true",
-    "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: sh",
+    "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: rr",
 )
 
 WRITTEN = """\

@@ -59,6 +59,6 @@ def test_scheduler_of_an_ipvs_file_is_followed_or_named(decode: Decode, schedule
 
 def test_own_scheduler_counts_more_than_that_of_ipvs(decode: Decode) -> None:
     """Who names both knows this program."""
-    decoded = decode("mode: ipvs\nipvs: {scheduler: rr}\nkproxyIpt: {scheduler: sh}")
+    decoded = decode("mode: ipvs\nipvs: {scheduler: rr}\nkproxyIpt: {scheduler: random}")
 
-    assert decoded.config.shape.scheduler is Scheduler.SH
+    assert decoded.config.shape.scheduler is Scheduler.RANDOM

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from kproxy_ipt.config.model import Scheduler
 from kproxy_ipt.errors import Finding, Severity
 from kproxy_ipt.objects.check import check_node, check_service
-from kproxy_ipt.objects.model import LoadBalancerIngress, Service
+from kproxy_ipt.objects.model import SCHEDULER_ANNOTATION, LoadBalancerIngress, Service
 from kproxy_ipt.objects.report import MAX_FINDINGS
 from kproxy_ipt.testing.objects import node, service, service_port
 
@@ -265,3 +266,20 @@ def test_node_without_usable_name_is_rejected() -> None:
     """A node is known by its name."""
     assert check_node(node("node-1.example.org")) == ()
     assert _fields(check_node(node("node 1")), Severity.REJECTED) == ["metadata.name"]
+
+
+@pytest.mark.parametrize("known", [*Scheduler])
+def test_annotation_with_a_known_scheduler_is_silent(known: str) -> None:
+    """Whatever the configuration knows, an annotation may say."""
+    assert check_service(service(annotations={SCHEDULER_ANNOTATION: known})) == ()
+
+
+@pytest.mark.parametrize("unknown", ["sh", "RR", "", "wlc"])
+def test_annotation_with_an_unknown_scheduler_is_named(unknown: str) -> None:
+    """Object, field, what was found, what was expected, and what happens."""
+    (finding,) = check_service(service(annotations={SCHEDULER_ANNOTATION: unknown}))
+
+    assert (finding.object, finding.field) == ("Service default/web", "metadata.annotations[kproxy-ipt/scheduler]")
+    assert (finding.found, finding.expected) == (f'"{unknown}"', "random or rr")
+    assert finding.consequence == "the scheduler of the configuration counts"
+    assert finding.severity is Severity.WARNING

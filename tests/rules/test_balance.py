@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.rules.balance import affinity_match, balancing_rules, one_in
-from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, Comment, Recent, StatisticRandom
+from kproxy_ipt.config.model import Scheduler
+from kproxy_ipt.rules.balance import affinity_match, affinity_rules, endpoint_rules, one_in
+from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, Comment, Recent, StatisticNth, StatisticRandom
 from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.state.model import Endpoint
@@ -14,10 +15,18 @@ from kproxy_ipt.testing.desired import desired_for, rule_lines
 from kproxy_ipt.testing.objects import endpoint_slice, service
 
 
-def _rules(count: int, *, affinity: tuple[Family, int] | None = None, with_comments: bool = True) -> list[Rule]:
+def _endpoints(count: int) -> list[tuple[Endpoint, str]]:
     texts = [f"10.0.{number // 250}.{number % 250}:80" for number in range(count)]
-    endpoints = [(Endpoint(address=text[:-3], port=80, text=text), f"SEP{n}") for n, text in enumerate(texts)]
-    return list(balancing_rules("ns/web", endpoints, affinity=affinity, with_comments=with_comments))
+    return [(Endpoint(address=text[:-3], port=80, text=text), f"SEP{n}") for n, text in enumerate(texts)]
+
+
+def _rules(count: int, *, scheduler: Scheduler = Scheduler.RANDOM, with_comments: bool = True) -> list[Rule]:
+    return list(endpoint_rules("ns/web", _endpoints(count), scheduler=scheduler, with_comments=with_comments))
+
+
+def _known(count: int, *, with_comments: bool = True) -> list[Rule]:
+    endpoints = _endpoints(count)
+    return list(affinity_rules("ns/web", endpoints, family=Family.IPV4, timeout_s=60, with_comments=with_comments))
 
 
 def _shares(rules: Sequence[Rule]) -> list[float]:
@@ -74,11 +83,21 @@ def test_probabilities_fall_strictly() -> None:
 
 def test_known_clients_are_asked_for_before_any_dice() -> None:
     """With affinity each endpoint has a rule that asks for the client, all in front of the balancing."""
-    rules = _rules(3, affinity=(Family.IPV4, 60))
-    asking = [any(isinstance(match, Recent) for match in rule.matches) for rule in rules]
+    web = service(affinity_timeout_s=60)
+    desired = desired_for(web, endpoint_slice(web, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]))
+    (chain,) = (chain for name, chain in desired.ruleset.tables["nat"].chains.items() if name.startswith("KUBE-SVC-"))
+    asking = [any(isinstance(match, Recent) for match in rule.matches) for rule in chain.rules]
 
     assert [True] * 3 + [False] * 3 == asking
-    assert [rule.target for rule in rules[:3]] == [rule.target for rule in rules[3:]]
+    assert [rule.target for rule in chain.rules[:3]] == [rule.target for rule in chain.rules[3:]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_rotation_takes_every_nth_of_those_that_are_left(count: int) -> None:
+    """Rule i of n counts n - i; the last takes what is left."""
+    matches = [rule.matches for rule in _rules(count, scheduler=Scheduler.RR, with_comments=False)]
+
+    assert [*[(StatisticNth(count - position),) for position in range(count - 1)], ()] == matches
 
 
 def test_affinity_rule_forgets_after_the_timeout() -> None:
@@ -100,6 +119,6 @@ def test_timeout_of_the_api_is_written_in_seconds(timeout_s: int, seconds: int) 
 
 def test_comments_are_left_out_on_demand() -> None:
     """In a large cluster the rules of endpoints carry none."""
-    rules = _rules(3, affinity=(Family.IPV4, 60), with_comments=False)
+    rules = [*_known(3, with_comments=False), *_rules(3, with_comments=False)]
 
     assert not [match for rule in rules for match in rule.matches if isinstance(match, Comment)]

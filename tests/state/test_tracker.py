@@ -8,7 +8,7 @@ import pytest
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import Finding, Severity
 from kproxy_ipt.objects.events import ApiObject, Gone, Kind, Listed, Put
-from kproxy_ipt.objects.model import EndpointSlice, Service
+from kproxy_ipt.objects.model import SCHEDULER_ANNOTATION, EndpointSlice, Service
 from kproxy_ipt.state.tracker import TRIGGER_TIME_ANNOTATION, ObjectStore, StateTracker
 from kproxy_ipt.testing.objects import endpoint_slice, node, service
 
@@ -68,6 +68,14 @@ def test_event_without_meaning_makes_nothing_dirty(followed: Followed) -> None:
 
     assert followed.dirty() == {}
     assert followed.tracker.skipped == 2
+
+
+@pytest.mark.parametrize(("wanted", "is_dirty"), [("rr", True), ("random", True), ("wlc", False)])
+def test_annotation_with_a_scheduler_has_a_meaning(followed: Followed, wanted: str, *, is_dirty: bool) -> None:
+    """Rules follow from it, unless it is not understood."""
+    followed.put(service("web", annotations={SCHEDULER_ANNOTATION: wanted}))
+
+    assert bool(followed.tracker.pending().changes) is is_dirty
 
 
 def test_reading_what_is_pending_changes_nothing(followed: Followed) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.model import Balance, Config, Scheduler, ShapeConfig
 from kproxy_ipt.objects.model import (
     HEADLESS_LABEL,
+    SCHEDULER_ANNOTATION,
     SERVICE_NAME_LABEL,
     SERVICE_PROXY_NAME_LABEL,
     EndpointSlice,
@@ -337,3 +339,28 @@ def test_chains_that_are_named_are_those_of_the_rules() -> None:
     assert {*explained.chains, *(row.chain for row in explained.endpoints)} == set(written)
     assert {one.chain for one in explained.entries} <= set(explained.chains)
     assert explained.health_check == "port 32000 answers 200: 1 ready on this node"
+
+
+def test_balancing_as_kube_proxy_does_it_needs_no_words() -> None:
+    """One row of dices."""
+    assert _port(endpoint_slice("web")).balancing == ""
+
+
+def test_rotation_is_told_with_who_asked_for_it() -> None:
+    """The Service, or the configuration."""
+    rotating = msgspec.structs.replace(_CONFIG, shape=ShapeConfig(scheduler=Scheduler.RR))
+    annotated = service(annotations={SCHEDULER_ANNOTATION: "rr"})
+
+    assert _port(endpoint_slice("web"), of=annotated).balancing.startswith("rr by the annotation of the Service: ")
+    assert _port(endpoint_slice("web"), config=rotating).balancing.startswith("rr by the configuration: ")
+
+
+def test_groups_are_told() -> None:
+    """With more endpoints than the chain of the service port holds."""
+    grouped = msgspec.structs.replace(_CONFIG, shape=ShapeConfig(balance=Balance.GROUPED))
+    texts = [
+        _port(endpoint_slice("web", [f"10.244.1.{one + 1}" for one in range(count)]), config=grouped).balancing
+        for count in (24, 25)
+    ]
+
+    assert texts == ["", "random, by groups of endpoints with equal shares for each endpoint"]
