@@ -20,6 +20,7 @@ need iptables-legacy iptables
 need ip iproute2
 need conntrack conntrack
 need nft nftables
+need ipset ipset
 need gcc gcc
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 need python3 python3

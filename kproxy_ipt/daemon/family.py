@@ -22,10 +22,10 @@ from kproxy_ipt.errors import KproxyError, RestoreError
 from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.flows import former_entries, leaving_lines
-from kproxy_ipt.plan.plan import Plan
+from kproxy_ipt.plan.plan import Plan, rules_written
 from kproxy_ipt.rules.names import KUBE_FIREWALL
 from kproxy_ipt.rules.options import RuleOptions
-from kproxy_ipt.ruleset.edits import DeleteChain, InsertRule, WriteChain
+from kproxy_ipt.ruleset.edits import DeleteChain, EditChain, InsertRule, WriteChain
 from kproxy_ipt.ruleset.render import render_input
 from kproxy_ipt.ruleset.scan import SavedTables, scan_save
 from kproxy_ipt.state.flow_memory import FlowMemory
@@ -233,14 +233,14 @@ class FamilySync:
 
 def _rules_written(plan: Plan, table: str) -> int:
     edits = [edit for transaction in plan.transactions if transaction.table == table for edit in transaction.edits]
-    return sum(len(edit.rules) if isinstance(edit, WriteChain) else isinstance(edit, InsertRule) for edit in edits)
+    return sum(rules_written(edit) for edit in edits)
 
 
 def _touched(plan: Plan) -> tuple[tuple[str, str], ...]:
     found: dict[tuple[str, str], None] = {}
     for transaction in plan.transactions:
         for edit in transaction.edits:
-            if isinstance(edit, WriteChain | DeleteChain):
+            if isinstance(edit, WriteChain | EditChain | DeleteChain):
                 found[(transaction.table, edit.name)] = None
             elif isinstance(edit, InsertRule):
                 found[(transaction.table, edit.chain)] = None

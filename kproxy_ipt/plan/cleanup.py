@@ -52,7 +52,7 @@ def plan_cleanup(actual: SavedTables, *, staged: bool) -> Plan:
             f"chain {name} of table {table} stays: chain {referrer}, which is not ours, jumps to it"
             for name, referrer in kept.items()
         )
-        deleted = [name for name in _order(leaving) if name not in kept]
+        deleted = [name for name in deletion_order(actual, table, leaving) if name not in kept]
         steps.extend(_table_steps(table, jumps, deleted))
         if staged and KUBE_PROXY_CANARY in deleted and _is_void_without(actual, table, deleted, gone_jumps):
             void.append(table)
@@ -68,11 +68,6 @@ def _table_steps(table: str, jumps: tuple[DeleteRule, ...], deleted: list[str]) 
     for name in deleted:
         if name not in fixed:
             yield Step(table, (DeleteChain(name),))
-
-
-def _order(leaving: list[str]) -> list[str]:
-    """KUBE-MARK-MASQ last: all others may jump to it."""
-    return sorted(deletion_order(leaving), key=lambda name: name == KUBE_MARK_MASQ)
 
 
 def _goes(actual: SavedTables, table: str, name: str) -> bool:

@@ -2,8 +2,8 @@
 The wanted rules of one family, kept up to date Service by Service, and what of them the kernel has.
 
 Work is proportional to what changed: rules of one Service are built and rendered when it changes, and a partial plan
-looks at its chains and, if its addresses changed, at the shared chains. Rules are kept as text only, once, whether
-wanted or applied; a change that the kernel refused stays in the difference between both.
+looks at its chains and, if its addresses changed, at the shared chains that hold them. Rules are kept as text only,
+once, whether wanted or applied; a change that the kernel refused stays in the difference between both.
 
 A Service whose rules the kernel refuses can be set aside: it has no rules until it means something else, so that it
 costs the others nothing.
@@ -13,39 +13,20 @@ Memory: 5,000 Services of 5 endpoints are some 115,000 lines, 15 MiB.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 
 import msgspec
 
+from kproxy_ipt.plan.dispatch_lines import DispatchLines, SharedChain, SharedLines, shared_lines
 from kproxy_ipt.plan.plan import Plan, plan_wanted
 from kproxy_ipt.plan.stages import MAX_LINES
 from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
 from kproxy_ipt.rules.build import assemble, service_port_rules
-from kproxy_ipt.rules.names import (
-    KUBE_EXTERNAL_SERVICES,
-    KUBE_NODEPORTS,
-    KUBE_PROXY_FIREWALL,
-    KUBE_SERVICES,
-)
 from kproxy_ipt.rules.options import LARGE_CLUSTER_ENDPOINTS, RuleOptions
-from kproxy_ipt.ruleset.model import Rule
-from kproxy_ipt.ruleset.render import render_chain, render_rule
+from kproxy_ipt.rules.shared_chains import branched_places
+from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.ruleset.scan import SavedChain, SavedTables
 from kproxy_ipt.state.model import ServiceState
 from kproxy_ipt.state.tracker import ServiceName, States
-
-SharedChain = tuple[str, str]
-"""Table and name of a chain that all Services share."""
-
-SHARED: Mapping[str, SharedChain] = {
-    "nat_services": ("nat", KUBE_SERVICES),
-    "nat_node_ports": ("nat", KUBE_NODEPORTS),
-    "filter_services": ("filter", KUBE_SERVICES),
-    "filter_external": ("filter", KUBE_EXTERNAL_SERVICES),
-    "filter_node_ports": ("filter", KUBE_NODEPORTS),
-    "filter_firewall": ("filter", KUBE_PROXY_FIREWALL),
-}
-"""Where the dispatch rules of a Service go, by field of `DispatchRules`."""
 
 
 class _Contribution(msgspec.Struct, frozen=True):
@@ -53,7 +34,7 @@ class _Contribution(msgspec.Struct, frozen=True):
 
     chains: Mapping[str, Lines]
     owners: Mapping[str, str]
-    shared: Mapping[SharedChain, Lines]
+    shared: SharedLines
 
 
 _NOTHING = _Contribution({}, {}, {})
@@ -78,9 +59,10 @@ class FamilyRules:
         self._applied_chains: dict[ServiceName, tuple[str, ...]] = {}
         self._applied_rules = {"filter": 0, "nat": 0}
         self._touched: set[ServiceName] = set()
-        self._touched_shared: set[SharedChain] = set()
+        self._dispatch: DispatchLines | None = None
         self._needs_full = True
         self._planned: Wanted | None = None
+        self._is_full = False
         self.endpoint_count = 0
 
     @property
@@ -111,6 +93,8 @@ class FamilyRules:
         self._options = options
         self._aside.clear()
         self._fixed = wanted_of(assemble((), options, endpoint_count=0))
+        if self._dispatch is None:
+            self._dispatch = DispatchLines(options.family, self._order)
         self._needs_full = True
         self._rebuild(self._states)
         return True
@@ -141,9 +125,9 @@ class FamilyRules:
     def service_of(self, chain_name: str, line: str) -> ServiceName | None:
         """The Service that a chain, or a line of a shared chain, is there for; None for others; looks through all."""
         for name, one in self._contributions.items():
-            if chain_name in one.owners or any(line in lines for lines in one.shared.values()):
+            if chain_name in one.owners:
                 return name
-        return None
+        return self.dispatch.service_of(line)
 
     def set_aside(self, name: ServiceName) -> None:
         """Leave a Service without rules until it, or what all rules depend on, changes."""
@@ -174,14 +158,19 @@ class FamilyRules:
                 self._contributions[name] = new
             if new != old:
                 self._touched.add(name)
-            self._touched_shared.update(
-                shared for shared in SHARED.values() if old.shared.get(shared) != new.shared.get(shared)
-            )
+            self.dispatch.put(name, new.shared)
 
-    def _shared_lines(self, shared: SharedChain) -> Lines:
-        table, name = shared
-        end = self.fixed.tables[table].get(name, ())
-        return (*chain.from_iterable(one.shared.get(shared, ()) for one in self._ordered()), *end)
+    @property
+    def dispatch(self) -> DispatchLines:
+        """The chains that all Services share."""
+        if self._dispatch is None:
+            raise RuntimeError("options are not set")
+        return self._dispatch
+
+    def _with_end(self, place: SharedChain, lines: Lines) -> Lines:
+        """What Services have in a shared chain, and what ends it."""
+        end = self.fixed.tables[place[0]].get(place[1], ())
+        return (*lines, *end) if end else lines
 
     def _ordered(self) -> Iterator[_Contribution]:
         return (self._contributions[name] for name in self._order if name in self._contributions)
@@ -195,17 +184,20 @@ class FamilyRules:
 
     def wanted(self) -> Wanted:
         """All wanted rules."""
+        self.dispatch.settle(self.options.dispatch)
         contributions = [*self._ordered()]
         nat = {name: lines for one in contributions for name, lines in one.chains.items()}
         tables = {"filter": dict(self.fixed.tables["filter"]), "nat": {**nat, **self.fixed.tables["nat"]}}
-        for table, name in SHARED.values():
-            tables[table][name] = self._shared_lines((table, name))
+        for place, lines in self.dispatch.chains():
+            tables[place[0]][place[1]] = self._with_end(place, lines)
         owners = {name: owner for one in contributions for name, owner in one.owners.items()}
         return msgspec.structs.replace(self.fixed, tables=tables, owners=owners)
 
     def plan_full(self, actual: SavedTables, *, staged: bool) -> Plan:
         """The way from what the kernel was found to have to all that is wanted."""
-        self._planned = self.wanted()
+        if not self._applied["nat"]:
+            self.dispatch.learn(branched_places(actual))
+        self._planned, self._is_full = self.wanted(), True
         return plan_wanted(self._planned, actual, staged=staged)
 
     def plan_partial(self, *, staged: bool, max_lines: int = MAX_LINES) -> Plan:
@@ -217,7 +209,7 @@ class FamilyRules:
         """
         if self._needs_full:
             raise RuntimeError("what the kernel has is not known")
-        self._planned = None
+        self.dispatch.settle(self.options.dispatch)
         wanted: dict[str, dict[str, Lines]] = {"filter": {}, "nat": {}}
         actual: dict[str, dict[str, SavedChain]] = {"filter": {}, "nat": {}}
         owners: dict[str, str] = {}
@@ -227,10 +219,13 @@ class FamilyRules:
             owners.update(contribution.owners)
             for one in (*contribution.chains, *self._applied_chains.get(name, ())):
                 self._look_up(actual, ("nat", one))
-        for shared in sorted(self._touched_shared):
-            wanted[shared[0]][shared[1]] = self._shared_lines(shared)
-            self._look_up(actual, shared)
+        for place in self.dispatch.touched():
+            lines = self.dispatch.lines(*place)
+            if lines is not None:
+                wanted[place[0]][place[1]] = self._with_end(place, lines)
+            self._look_up(actual, place)
         part = Wanted(family=self.fixed.family, tables=wanted, owners=owners)
+        self._planned, self._is_full = part, False
         return plan_wanted(part, SavedTables(actual), staged=staged, max_lines=max_lines)
 
     def _look_up(self, actual: dict[str, dict[str, SavedChain]], place: SharedChain) -> None:
@@ -240,18 +235,19 @@ class FamilyRules:
 
     def commit(self) -> None:
         """The kernel took the last plan: what is wanted is what it has."""
-        if self._planned is not None:
+        if self._planned is not None and self._is_full:
             self._applied = {table: dict(chains) for table, chains in self._planned.tables.items()}
             self._applied_rules = {table: sum(map(len, chains.values())) for table, chains in self._applied.items()}
             self._applied_chains = {name: tuple(one.chains) for name, one in self._contributions.items()}
         else:
             for name in self._touched:
                 self._commit_service(name)
-            for place in self._touched_shared:
-                self._set_applied(place, self._shared_lines(place))
+            planned = self._planned.tables if self._planned is not None else {}
+            for place in self.dispatch.touched():
+                self._set_applied(place, planned.get(place[0], {}).get(place[1]))
         self._planned = None
         self._touched.clear()
-        self._touched_shared.clear()
+        self.dispatch.commit()
         self._needs_full = False
 
     def _commit_service(self, name: ServiceName) -> None:
@@ -286,21 +282,12 @@ class FamilyRules:
 
 def _contribution(states: tuple[ServiceState, ...], options: RuleOptions) -> _Contribution:
     parts = [service_port_rules(state, options.node, options) for state in states]
-    shared = {
-        place: lines
-        for field, place in SHARED.items()
-        if (lines := tuple(_rendered(place[1], (rule for part in parts for rule in getattr(part.dispatch, field)))))
-    }
     return _Contribution(
         {one.name: render_chain(one) for part in parts for one in part.chains},
         {one.name: part.text for part in parts for one in part.chains},
-        shared,
+        shared_lines(parts, options.family),
     )
 
 
 def _endpoint_count(states: States) -> int:
     return sum(len(state.endpoints) for state in states)
-
-
-def _rendered(chain_name: str, rules: Iterable[Rule]) -> Iterator[str]:
-    return (render_rule(chain_name, rule) for rule in rules)

@@ -8,7 +8,7 @@ from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.rules.fixed import LOOPBACK
 from kproxy_ipt.rules.names import KUBE_NODEPORTS, KUBE_SERVICES, is_service_chain
 from kproxy_ipt.rules.options import RuleOptions
-from kproxy_ipt.ruleset.edits import DeleteChain, WriteChain
+from kproxy_ipt.ruleset.edits import DeleteChain, EditChain, WriteChain
 from kproxy_ipt.ruleset.matches import PortMatch
 from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.parse import parse_rule
@@ -69,7 +69,9 @@ def _answering(node_ports: NodePortEntry, interface_addresses: Iterable[str], fa
 def _leaving_lines(plan: Plan, actual: SavedTables) -> Iterator[str]:
     for transaction in plan.transactions:
         for edit in transaction.edits if transaction.table == "nat" else ():
-            if isinstance(edit, WriteChain | DeleteChain) and (saved := actual.chain("nat", edit.name)):
+            if isinstance(edit, EditChain):
+                yield from edit.deleted
+            elif isinstance(edit, WriteChain | DeleteChain) and (saved := actual.chain("nat", edit.name)):
                 staying = frozenset(edit.rules) if isinstance(edit, WriteChain) else frozenset()
                 yield from (line for line in saved.lines if line not in staying)
 

@@ -15,7 +15,8 @@ through between the tables:
 5. filter: rules that no longer refuse or drop go;
 6. chains that nothing leads to any more are deleted.
 
-`stages.py` decides how many steps share a transaction; where all of nat fits one, step 3 comes first.
+`in_place.py` says which chains are changed rather than written anew. `stages.py` decides how many steps share a
+transaction; where all of nat fits one, step 3 comes first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kproxy_ipt.plan.actual import has_base_jump, holds_rule, same_rules
+from kproxy_ipt.plan.in_place import in_place
 from kproxy_ipt.plan.stages import MAX_LINES, Step, fits_one_transaction, pack
 from kproxy_ipt.plan.stale import deletion_order, kept_for_others
 from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
@@ -34,6 +36,7 @@ from kproxy_ipt.rules.names import (
     KUBE_PROXY_CANARY,
     KUBE_PROXY_FIREWALL,
     KUBE_SERVICES,
+    is_changing_chain,
     is_service_chain,
 )
 from kproxy_ipt.ruleset.edits import (
@@ -41,6 +44,7 @@ from kproxy_ipt.ruleset.edits import (
     DeleteChain,
     DeleteRule,
     Edit,
+    EditChain,
     EnsureChain,
     InsertRule,
     RestoreInput,
@@ -75,8 +79,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chains_written(self) -> int:
-        """Number of chains that are created or rewritten."""
-        return len({(table, edit.name) for table, edit in self._edits() if isinstance(edit, WriteChain | EnsureChain)})
+        """Number of chains that are created, rewritten or changed where they stand."""
+        written = (WriteChain, EditChain, EnsureChain)
+        return len({(table, edit.name) for table, edit in self._edits() if isinstance(edit, written)})
 
     @property
     def chains_deleted(self) -> int:
@@ -86,15 +91,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rules_written(self) -> int:
         """Number of rules that are written or inserted."""
-        return sum(
-            len(edit.rules) if isinstance(edit, WriteChain) else isinstance(edit, InsertRule | AppendRule)
-            for _, edit in self._edits()
-        )
+        return sum(rules_written(edit) for _, edit in self._edits())
 
     @property
     def rules_deleted(self) -> int:
         """Number of rules that are taken out of foreign or built-in chains."""
         return sum(isinstance(edit, DeleteRule) for _, edit in self._edits())
+
+
+def rules_written(edit: Edit) -> int:
+    """Number of rules that *edit* writes or inserts."""
+    if isinstance(edit, WriteChain):
+        return len(edit.rules)
+    return len(edit.inserted) if isinstance(edit, EditChain) else isinstance(edit, InsertRule | AppendRule)
 
 
 class _Changes(msgspec.Struct, frozen=True):
@@ -123,26 +132,32 @@ def plan_wanted(wanted: Wanted, actual: SavedTables, *, staged: bool, max_lines:
         max_lines: Lines of one staged transaction; steps that belong together may exceed it.
     """
     nat, filters = (_changes(wanted, actual, table) for table in ("nat", "filter"))
-    stale = _stale_chains(wanted, actual)
-    kept = kept_for_others(actual, "nat", stale)
     before, after = _filter_steps(wanted, actual, filters, nat_changes=bool(nat.new or nat.changed))
     marks = {table: [*_new_table_mark(actual, table)] if staged else [] for table in ("filter", "nat")}
     before = [*marks["filter"], *before]
     prepare = [*marks["nat"], *_new_nat_chains(nat), *_changed_service_chains(wanted, nat)]
     switch = _switch(nat, wanted, actual)
-    delete = [Step("nat", (DeleteChain(name),)) for name in deletion_order(stale) if name not in kept]
+    delete, notes = _deletion(wanted, actual, "nat")
+    delete_filter, filter_notes = _deletion(wanted, actual, "filter")
+    after = [*after, *delete_filter]
     if staged and not fits_one_transaction([*prepare, *switch, *delete], max_lines):
         steps = [*prepare, *before, *switch, *after, *delete]
     else:
         steps = [*before, *prepare, *switch, *delete, *after]
-    return Plan(transactions=pack(steps, staged=staged, max_lines=max_lines), notes=_kept_notes(kept))
+    steps = [*in_place(steps, actual, wanted)] if staged else steps
+    return Plan(transactions=pack(steps, staged=staged, max_lines=max_lines), notes=(*notes, *filter_notes))
 
 
-def _kept_notes(kept: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(
-        f"chain {name} of table nat is no longer needed but stays: chain {referrer} jumps to it"
+def _deletion(wanted: Wanted, actual: SavedTables, table: str) -> tuple[list[Step], list[str]]:
+    """The steps that delete what nothing leads to any more, and notes about what others still lead to."""
+    stale = _stale_chains(wanted, actual, table)
+    kept = kept_for_others(actual, table, stale)
+    steps = [Step(table, (DeleteChain(name),)) for name in deletion_order(actual, table, stale) if name not in kept]
+    notes = [
+        f"chain {name} of table {table} is no longer needed but stays: chain {referrer} jumps to it"
         for name, referrer in kept.items()
-    )
+    ]
+    return steps, notes
 
 
 def _changes(wanted: Wanted, actual: SavedTables, table: str) -> _Changes:
@@ -158,9 +173,9 @@ def _changes(wanted: Wanted, actual: SavedTables, table: str) -> _Changes:
     return _Changes(new, changed)
 
 
-def _stale_chains(wanted: Wanted, actual: SavedTables) -> list[str]:
-    chains = wanted.tables["nat"]
-    return [name for name in actual.tables.get("nat", {}) if is_service_chain("nat", name) and name not in chains]
+def _stale_chains(wanted: Wanted, actual: SavedTables, table: str) -> list[str]:
+    chains = wanted.tables[table]
+    return [name for name in actual.tables.get(table, {}) if is_changing_chain(table, name) and name not in chains]
 
 
 def _new_table_mark(actual: SavedTables, table: str) -> Iterator[Step]:
@@ -179,7 +194,7 @@ def _is_dispatch(name: str) -> bool:
 
 
 def _new_nat_chains(nat: _Changes) -> Iterator[Step]:
-    """Fixed chains first, since chains of service ports jump to them; dispatch waits until all are there."""
+    """Fixed chains first, since others jump to them; where packets enter dispatch waits until all are there."""
     for wanted in (False, True):
         for name, lines in nat.new.items():
             if is_service_chain("nat", name) is wanted and not _is_dispatch(name):
@@ -189,17 +204,23 @@ def _new_nat_chains(nat: _Changes) -> Iterator[Step]:
 def _changed_service_chains(wanted: Wanted, nat: _Changes) -> Iterator[Step]:
     by_owner: dict[str, list[Edit]] = {}
     for name, lines in nat.changed.items():
-        if is_service_chain("nat", name):
+        if name in wanted.owners:
             by_owner.setdefault(wanted.owners[name], []).append(WriteChain(name, lines))
     return (Step("nat", tuple(edits)) for edits in by_owner.values())
 
 
 def _switch(nat: _Changes, wanted: Wanted, actual: SavedTables) -> list[Step]:
-    """The one step that puts new rules in force: dispatch, changed fixed chains, jumps."""
+    """
+    The steps that put new rules in force: dispatch, changed fixed chains, jumps.
+
+    Parts of a dispatch tree change one after the other: no rule moves from one that stays to another that stays.
+    """
+    parts = [name for name in nat.changed if is_service_chain("nat", name) and name not in wanted.owners]
+    steps = [Step("nat", (WriteChain(name, nat.changed[name]),)) for name in parts]
     edits: list[Edit] = [WriteChain(name, lines) for name, lines in nat.new.items() if _is_dispatch(name)]
     edits.extend(WriteChain(name, lines) for name, lines in nat.changed.items() if not is_service_chain("nat", name))
     edits.extend(_missing_jumps(wanted, actual, "nat"))
-    return [Step("nat", tuple(edits))] if edits else []
+    return [*steps, Step("nat", tuple(edits))] if edits else steps
 
 
 def _missing_jumps(wanted: Wanted, actual: SavedTables, table: str) -> Iterator[Edit]:
@@ -235,7 +256,7 @@ def _filter_steps(
             before.append(WriteChain(name, (*lines, *leaving)))
     before.extend(_missing_guards(wanted, actual))
     before.extend(_missing_jumps(wanted, actual, "filter"))
-    return ([Step("filter", tuple(before))] if before else []), ([Step("filter", tuple(after))] if after else [])
+    return [Step("filter", (edit,)) for edit in before], [Step("filter", (edit,)) for edit in after]
 
 
 def _missing_guards(wanted: Wanted, actual: SavedTables) -> Iterator[Edit]:
@@ -247,4 +268,5 @@ def _missing_guards(wanted: Wanted, actual: SavedTables) -> Iterator[Edit]:
 
 
 def _holds_verdicts(name: str) -> bool:
-    return name in (KUBE_SERVICES, KUBE_EXTERNAL_SERVICES, KUBE_PROXY_FIREWALL)
+    is_first = name in (KUBE_SERVICES, KUBE_EXTERNAL_SERVICES, KUBE_PROXY_FIREWALL)
+    return is_first or is_changing_chain("filter", name)

@@ -43,7 +43,7 @@ def _table_steps(before: SavedTables, actual: SavedTables, table: str) -> Iterat
     edits.extend(_new_jumps(before, actual, table))
     if edits:
         yield Step(table, tuple(edits))
-    for name in sorted(deletion_order(new), key=lambda name: not name.startswith(("KUBE-SERVICES", "KUBE-NODEPORTS"))):
+    for name in deletion_order(actual, table, new):
         yield Step(table, (DeleteChain(name),))
 
 

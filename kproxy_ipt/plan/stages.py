@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from kproxy_ipt.ruleset.edits import Edit, Transaction, WriteChain
+from kproxy_ipt.ruleset.edits import Edit, EditChain, Transaction, WriteChain
 
 MAX_LINES = 2500
 """Chain lines and rules in one staged transaction: some 100 services of 5 endpoints."""
@@ -28,7 +28,13 @@ class Step(msgspec.Struct, frozen=True):
     @property
     def lines(self) -> int:
         """Lines of the restore input that the step makes."""
-        return sum(1 + len(edit.rules) if isinstance(edit, WriteChain) else 1 for edit in self.edits)
+        return sum(_lines_of(edit) for edit in self.edits)
+
+
+def _lines_of(edit: Edit) -> int:
+    if isinstance(edit, WriteChain):
+        return 1 + len(edit.rules)
+    return len(edit.deleted) + len(edit.inserted) if isinstance(edit, EditChain) else 1
 
 
 def fits_one_transaction(steps: Iterable[Step], max_lines: int = MAX_LINES) -> bool:

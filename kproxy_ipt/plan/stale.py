@@ -1,23 +1,35 @@
 """Chains that have to go: in which order, and which must stay because somebody else jumps to them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kproxy_ipt.rules.names import is_own_chain
-from kproxy_ipt.ruleset.scan import SavedTables, jumps_to
-
-_CALLERS_FIRST = ("KUBE-FW-", "KUBE-EXT-", "KUBE-SVL-", "KUBE-SVC-", "KUBE-SEP-")
+from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, jumps_to
 
 
-def _depth(name: str) -> int:
-    for position, prefix in enumerate(_CALLERS_FIRST):
-        if name.startswith(prefix):
-            return position
-    return len(_CALLERS_FIRST)
+def deletion_order(actual: SavedTables, table: str, names: Iterable[str]) -> list[str]:
+    """*names* such that a chain of *actual* comes before those that it jumps to; jumps in circles end anywhere."""
+    chains = actual.tables.get(table, {})
+    wanted = dict.fromkeys(names)
+    done: dict[str, None] = {}
+    for first in reversed(wanted):
+        path = [(first, _targets(chains, first, wanted))]
+        started = {first}
+        while path and first not in done:
+            name, targets = path[-1]
+            target = next((one for one in targets if one not in done and one not in started), None)
+            if target is None:
+                done[name] = None
+                path.pop()
+            else:
+                started.add(target)
+                path.append((target, _targets(chains, target, wanted)))
+    return list(reversed(done))
 
 
-def deletion_order(names: Iterable[str]) -> list[str]:
-    """*names* such that a chain comes before those that it may jump to, otherwise in the order given."""
-    return sorted(names, key=_depth)
+def _targets(chains: Mapping[str, SavedChain], name: str, wanted: Mapping[str, None]) -> Iterator[str]:
+    saved = chains.get(name)
+    targets = (jumps_to(line) for line in (saved.lines if saved else ()))
+    return (target for target in targets if target is not None and target in wanted)
 
 
 def kept_for_others(actual: SavedTables, table: str, names: Iterable[str]) -> Mapping[str, str]:

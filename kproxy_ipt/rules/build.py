@@ -12,6 +12,7 @@ import msgspec
 
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.rules.dispatch import DispatchRules, dispatch_rules
+from kproxy_ipt.rules.dispatch_tree import DispatchTree, Entry, Place, dispatch_key
 from kproxy_ipt.rules.fixed import (
     BASE_JUMPS,
     BaseJump,
@@ -21,15 +22,10 @@ from kproxy_ipt.rules.fixed import (
     node_port_jumps,
     postrouting_chain,
 )
-from kproxy_ipt.rules.names import (
-    KUBE_EXTERNAL_SERVICES,
-    KUBE_FIREWALL,
-    KUBE_NODEPORTS,
-    KUBE_PROXY_FIREWALL,
-    KUBE_SERVICES,
-)
+from kproxy_ipt.rules.names import KUBE_FIREWALL
 from kproxy_ipt.rules.options import RuleOptions, rule_options
 from kproxy_ipt.rules.service_chains import chain_names, service_chains
+from kproxy_ipt.rules.shared_chains import PLACES, wants_tree
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset, Table
 from kproxy_ipt.selection.usable import usable_endpoints
 from kproxy_ipt.state.model import MachineFacts, NodeFacts, ServiceState, Snapshot
@@ -67,16 +63,24 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_count: int
 
 
-def build_ruleset(snapshot: Snapshot, config: Config, machine: MachineFacts) -> Desired:
+def build_ruleset(
+    snapshot: Snapshot, config: Config, machine: MachineFacts, branched: frozenset[Place] = frozenset()
+) -> Desired:
     """
     The rules for *snapshot*.
 
     The result depends on nothing else: the same on every run and on every node of the same name and addresses.
+
+    Args:
+        snapshot: What the objects mean.
+        config: The effective configuration.
+        machine: Facts of the machine.
+        branched: Shared chains that are trees in the kernel: between two bounds they stay what they are.
     """
     endpoint_count = sum(len(state.endpoints) for state in snapshot.services.values())
     options = rule_options(config, snapshot.node, machine, snapshot.family, endpoint_count=endpoint_count)
     contributions = [service_port_rules(state, snapshot.node, options) for state in snapshot.services.values()]
-    return assemble(contributions, options, endpoint_count=endpoint_count)
+    return assemble(contributions, options, endpoint_count=endpoint_count, branched=branched)
 
 
 def service_port_rules(state: ServiceState, node: NodeFacts, options: RuleOptions) -> ServicePortRules:
@@ -91,13 +95,28 @@ def service_port_rules(state: ServiceState, node: NodeFacts, options: RuleOption
     )
 
 
-def assemble(contributions: Iterable[ServicePortRules], options: RuleOptions, *, endpoint_count: int) -> Desired:
-    """Put fixed chains and *contributions* together, in the order given."""
+def assemble(
+    contributions: Iterable[ServicePortRules],
+    options: RuleOptions,
+    *,
+    endpoint_count: int,
+    branched: frozenset[Place] = frozenset(),
+) -> Desired:
+    """Put fixed chains and *contributions* together, in the order given; *branched* as for `build_ruleset`."""
     parts = list(contributions)
-    nat = {own.name: own for part in parts for own in part.chains}
     owners = {own.name: part.text for part in parts for own in part.chains}
-    nat.update((fixed.name, fixed) for fixed in _nat_chains(parts, options))
-    filters = {fixed.name: fixed for fixed in _filter_chains(parts, options)}
+    tables: dict[str, dict[str, Chain]] = {
+        "filter": {},
+        "nat": {own.name: own for part in parts for own in part.chains},
+    }
+    for field, place in PLACES.items():
+        end = tuple(node_port_jumps(options)) if field == "nat_services" else ()
+        rules = [getattr(part.dispatch, field) for part in parts]
+        dispatch = _shared_chains(place, rules, end, options, is_tree=place in branched)
+        tables[place.table].update((one.name, one) for one in dispatch)
+    nat, filters = tables["nat"], tables["filter"]
+    nat.update((fixed.name, fixed) for fixed in (mark_masquerade_chain(options), postrouting_chain(options)))
+    filters.update((fixed.name, fixed) for fixed in _filter_chains(options))
     shared = () if KUBE_FIREWALL in filters else (("filter", KUBE_FIREWALL),)
     return Desired(
         ruleset=Ruleset(options.family, {"filter": Table("filter", filters), "nat": Table("nat", nat)}),
@@ -110,24 +129,28 @@ def assemble(contributions: Iterable[ServicePortRules], options: RuleOptions, *,
     )
 
 
-def _joined(contributions: Iterable[tuple[Rule, ...]]) -> tuple[Rule, ...]:
-    return tuple(chain.from_iterable(contributions))
+def _shared_chains(
+    place: Place, rules: list[tuple[Rule, ...]], end: tuple[Rule, ...], options: RuleOptions, *, is_tree: bool
+) -> Iterator[Chain]:
+    """The chain of *place*, which *end* ends, and before it those that it leads to if it is a tree."""
+    row = tuple(chain.from_iterable(rules))
+    if not wants_tree(options.dispatch, len(row), is_tree=is_tree):
+        yield Chain(place.chain, (*row, *end))
+        return
+    tree = DispatchTree[Rule](place, options.family)
+    tree.replace(
+        (),
+        (
+            Entry(dispatch_key(rule, options.family, ports_first=place.ports_first), ("", "", position), rule)
+            for position, rule in enumerate(row)
+        ),
+    )
+    for node in tree.ordered():
+        yield Chain(node.name, (*(one.rule for one in node.contents), *(end if node.name == place.chain else ())))
 
 
-def _nat_chains(parts: list[ServicePortRules], options: RuleOptions) -> Iterator[Chain]:
-    yield mark_masquerade_chain(options)
-    yield postrouting_chain(options)
-    yield Chain(KUBE_NODEPORTS, _joined(part.dispatch.nat_node_ports for part in parts))
-    services = _joined(part.dispatch.nat_services for part in parts)
-    yield Chain(KUBE_SERVICES, (*services, *node_port_jumps(options)))
-
-
-def _filter_chains(parts: list[ServicePortRules], options: RuleOptions) -> Iterator[Chain]:
+def _filter_chains(options: RuleOptions) -> Iterator[Chain]:
     yield forward_chain(options)
-    yield Chain(KUBE_SERVICES, _joined(part.dispatch.filter_services for part in parts))
-    yield Chain(KUBE_EXTERNAL_SERVICES, _joined(part.dispatch.filter_external for part in parts))
-    yield Chain(KUBE_NODEPORTS, _joined(part.dispatch.filter_node_ports for part in parts))
-    yield Chain(KUBE_PROXY_FIREWALL, _joined(part.dispatch.filter_firewall for part in parts))
     if options.node_ports.localhost:
         yield Chain(KUBE_FIREWALL, (loopback_guard(),))
 

@@ -33,6 +33,7 @@ MAY_BE_EMPTY = frozenset(
 )
 """Chains that mean "nothing of this kind" when they hold no rule."""
 
+_DISPATCH_CHAIN = re.compile(r"KUBE-SVC-[A-Z2-7]{16}")
 _SERVICE_CHAIN = re.compile(r"KUBE-(?:SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}")
 
 
@@ -51,6 +52,15 @@ def endpoint_chain_name(service_port_text: str, protocol: str, endpoint_text: st
     return "KUBE-SEP-" + _suffix(service_port_text + protocol + endpoint_text)
 
 
+def dispatch_chain_name(table: str, chain: str, path: str) -> str:
+    """
+    The `KUBE-SVC-` chain for a part of the rules of a shared chain.
+
+    kube-proxy removes chains of this prefix from the table nat, so the way back to it leaves nothing there.
+    """
+    return "KUBE-SVC-" + _suffix(f"{table} {chain} {path}")
+
+
 def is_service_chain(table: str, chain: str) -> bool:
     """
     Whether a chain belongs to a service port.
@@ -60,6 +70,12 @@ def is_service_chain(table: str, chain: str) -> bool:
     return table == "nat" and _SERVICE_CHAIN.fullmatch(chain) is not None
 
 
+def is_changing_chain(table: str, chain: str) -> bool:
+    """Whether a chain comes and goes with service ports: one of theirs, or a part of dispatch."""
+    is_dispatch = table == "filter" and _DISPATCH_CHAIN.fullmatch(chain) is not None
+    return is_dispatch or is_service_chain(table, chain)
+
+
 def is_own_chain(table: str, chain: str) -> bool:
-    """Whether a chain is ours alone: a fixed one or one of a service port; KUBE-FIREWALL is shared and not ours."""
-    return chain in FIXED_CHAINS.get(table, ()) or is_service_chain(table, chain)
+    """Whether a chain is ours alone: a fixed one, of a service port, or of dispatch; KUBE-FIREWALL is shared."""
+    return chain in FIXED_CHAINS.get(table, ()) or is_changing_chain(table, chain)

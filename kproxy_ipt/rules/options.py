@@ -3,7 +3,7 @@
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.model import Config, Dispatch
 from kproxy_ipt.config.node import expand_node_port_addresses, node_ips
 from kproxy_ipt.selection.local import LocalTraffic, local_traffic
 from kproxy_ipt.selection.node_ports import NodePortEntry, node_port_entry
@@ -30,6 +30,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
         external_ips_allowed: Whether rules for external IPs are written.
         endpoint_comments: Whether rules that concern one endpoint carry comments.
         drop_invalid: Whether packets of state INVALID are dropped when forwarded.
+        dispatch: How packets find the chain of their service port.
     """
 
     family: Family
@@ -44,6 +45,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
     drop_invalid: bool
     nfacct_counters: frozenset[str]
     random_fully: bool
+    dispatch: Dispatch
 
 
 def rule_options(
@@ -78,4 +80,5 @@ def rule_options(
         drop_invalid=not machine.tcp_be_liberal,
         nfacct_counters=machine.nfacct_counters,
         random_fully=machine.random_fully,
+        dispatch=config.shape.dispatch,
     )

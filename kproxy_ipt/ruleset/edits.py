@@ -19,6 +19,20 @@ class WriteChain(msgspec.Struct, frozen=True):
     rules: tuple[str, ...]
 
 
+class EditChain(msgspec.Struct, frozen=True):
+    """
+    Change the existing chain *name* where it stands.
+
+    Attributes:
+        deleted: `-A` lines that it has; the first rule that equals each goes.
+        inserted: `-A` lines, each with the position (1 is the top) that it has in the end; in that order.
+    """
+
+    name: str
+    deleted: tuple[str, ...]
+    inserted: tuple[tuple[int, str], ...] = ()
+
+
 class EnsureChain(msgspec.Struct, frozen=True):
     """Create chain *name* if it is missing; in a restore input this empties an existing one, so use it for new ones."""
 
@@ -53,7 +67,7 @@ class DeleteChain(msgspec.Struct, frozen=True):
     name: str
 
 
-Edit: TypeAlias = WriteChain | EnsureChain | InsertRule | AppendRule | DeleteRule | DeleteChain
+Edit: TypeAlias = WriteChain | EditChain | EnsureChain | InsertRule | AppendRule | DeleteRule | DeleteChain
 
 
 class Transaction(msgspec.Struct, frozen=True):
@@ -61,7 +75,8 @@ class Transaction(msgspec.Struct, frozen=True):
     Edits of one table that the kernel applies together.
 
     The text is in this order whatever the order of *edits*: all chain lines (of written, ensured and deleted chains),
-    then rules of written chains, then inserted, appended and deleted rules in the order of *edits*, then `-X` lines.
+    then rules of written chains, then inserted, appended and deleted rules in the order of *edits* (of an edited chain
+    first the deleted ones), then `-X` lines.
     """
 
     table: str

@@ -21,6 +21,7 @@ from kproxy_ipt.ruleset.edits import (
     AppendRule,
     DeleteChain,
     DeleteRule,
+    EditChain,
     EnsureChain,
     InsertRule,
     RestoreInput,
@@ -307,6 +308,9 @@ def _changed_lines(transaction: Transaction) -> Iterator[str]:
     for edit in transaction.edits:
         if isinstance(edit, InsertRule):
             yield f"-I {edit.chain} {edit.position}{render_specification(edit.rule)}"
+        elif isinstance(edit, EditChain):
+            yield from (f"-D {line[3:]}" for line in edit.deleted)
+            yield from (f"-I {edit.name} {at} {line[4 + len(edit.name) :]}" for at, line in edit.inserted)
         elif isinstance(edit, AppendRule):
             yield f"-A {edit.chain}{render_specification(edit.rule)}"
         elif isinstance(edit, DeleteRule):

@@ -10,7 +10,7 @@ from kproxy_ipt.config.model import Config, IptablesConfig
 from kproxy_ipt.plan.plan import Plan, plan_sync
 from kproxy_ipt.plan.stages import MAX_LINES
 from kproxy_ipt.rules.build import Desired
-from kproxy_ipt.ruleset.edits import DeleteChain, InsertRule, WriteChain
+from kproxy_ipt.ruleset.edits import DeleteChain, EditChain, InsertRule, WriteChain
 from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.testing.desired import ApiObject, desired_for
 from kproxy_ipt.testing.fake_kernel import FakeKernel
@@ -61,7 +61,7 @@ def _written(plan: Plan) -> set[tuple[str, str]]:
         (transaction.table, edit.name)
         for transaction in plan.transactions
         for edit in transaction.edits
-        if isinstance(edit, WriteChain)
+        if isinstance(edit, WriteChain | EditChain)
     }
 
 

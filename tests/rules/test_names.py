@@ -61,7 +61,6 @@ def test_names_fit_into_the_kernel_whatever_the_service_is_called() -> None:
         ("nat", "KUBE-EXT-4LVCYZMTA5CQO6SX", True),
         ("nat", "KUBE-FW-4LVCYZMTA5CQO6SX", True),
         ("nat", "KUBE-SEP-4LVCYZMTA5CQO6SX", True),
-        ("filter", "KUBE-SVC-4LVCYZMTA5CQO6SX", False),
         ("nat", "KUBE-SVC-MYOWN", False),
         ("nat", "KUBE-SVC-4LVCYZMTA5CQO6SXX", False),
         ("nat", "KUBE-SVC-4lvcyzmta5cqo6sx", False),
@@ -83,6 +82,10 @@ def test_only_exact_names_of_service_chains_are_ours(table: str, chain: str, *, 
         ("nat", "KUBE-SERVICES", True),
         ("filter", "KUBE-PROXY-FIREWALL", True),
         ("filter", "KUBE-FIREWALL", False),
+        ("filter", "KUBE-SVC-4LVCYZMTA5CQO6SX", True),
+        ("filter", "KUBE-SVC-MYOWN", False),
+        ("filter", "KUBE-SEP-4LVCYZMTA5CQO6SX", False),
+        ("mangle", "KUBE-SVC-4LVCYZMTA5CQO6SX", False),
         ("nat", "KUBE-MARK-DROP", False),
         ("nat", "KUBE-FORWARD", False),
         ("mangle", "KUBE-KUBELET-CANARY", False),
@@ -90,6 +93,6 @@ def test_only_exact_names_of_service_chains_are_ours(table: str, chain: str, *, 
         ("nat", "PREROUTING", False),
     ],
 )
-def test_fixed_chains_are_ours_in_their_tables_only(table: str, chain: str, *, is_own: bool) -> None:
+def test_chains_of_dispatch_are_ours_in_their_tables_only(table: str, chain: str, *, is_own: bool) -> None:
     """What the kubelet owns or shares is not ours alone."""
     assert is_own is is_own_chain(table, chain)

@@ -1,0 +1,35 @@
+"""Chains that go: callers before those that they jump to, whatever their names."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kproxy_ipt.plan.stale import deletion_order
+from kproxy_ipt.ruleset.scan import SavedChain, SavedTables
+
+_NAMES = tuple("ABCDEFGH")
+
+
+def _tables(jumps: dict[str, list[str]]) -> SavedTables:
+    chains = {
+        name: SavedChain(name, "-", tuple(f"-A {name} -j {target}" for target in targets))
+        for name, targets in jumps.items()
+    }
+    return SavedTables({"nat": chains})
+
+
+@given(st.permutations(_NAMES), st.lists(st.tuples(st.sampled_from(_NAMES), st.sampled_from(_NAMES))))
+def test_callers_come_first(order: list[str], pairs: list[tuple[str, str]]) -> None:
+    """Of any chains without circles: all are there once, and none before a chain that jumps to it."""
+    jumps = {name: [target for source, target in pairs if source == name and target > name] for name in order}
+
+    found = deletion_order(_tables(jumps), "nat", order)
+
+    assert sorted(found) == sorted(order)
+    assert all(found.index(name) < found.index(target) for name, targets in jumps.items() for target in targets)
+
+
+def test_circles_and_unknown_chains_end() -> None:
+    """Rules that no kernel takes, and chains that are not there, lose no name and hang nothing."""
+    found = deletion_order(_tables({"A": ["B"], "B": ["A", "X"]}), "nat", ["A", "B", "C"])
+
+    assert sorted(found) == ["A", "B", "C"]
