@@ -48,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     results: Path
     page: Path | None
     reuse: bool
+    keep: bool
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -70,7 +71,8 @@ def main() -> None:
         if os.geteuid() != 0:
             sys.exit("the benchmarks load rules into network namespaces: root is needed")
         options.results.mkdir(parents=True, exist_ok=True)
-        samples = _measure(_with_real_tree(options, console), console, table)
+        kept = read_csv(table) if options.keep and table.exists() else ()
+        samples = _measure(_with_real_tree(options, console), console, table, kept)
     print_tables(samples, console)
     console.print(f"All values: {table}", highlight=False)
     _draw(samples, options.results, console)
@@ -88,8 +90,9 @@ def _draw(samples: Sequence[Sample], folder: Path, console: Console) -> None:
         console.print(f"Picture: {path}", highlight=False)
 
 
-def _measure(options: Options, console: Console, table: Path) -> Sequence[Sample]:
+def _measure(options: Options, console: Console, table: Path, kept: Sequence[Sample]) -> Sequence[Sample]:
     """All samples; what is there is written after each step, so that a run that is ended has not been for nothing."""
+    os.environ["XTABLES_LOCKFILE"] = str(table.with_name("lock"))  # that of the machine is shared by all namespaces
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found: list[Sample] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -103,9 +106,15 @@ def _measure(options: Options, console: Console, table: Path) -> Sequence[Sample
         for job in jobs:
             tell(job.title)
             found.extend(job.samples)
-            write_csv(found, table)
+            write_csv(_with_kept(kept, found), table)
             progress.advance(task)
-    return found
+    return _with_kept(kept, found)
+
+
+def _with_kept(kept: Sequence[Sample], found: Sequence[Sample]) -> Sequence[Sample]:
+    """New samples after those of an earlier run that they do not replace."""
+    cells = {one.cell for one in found}
+    return [*(one for one in kept if one.cell not in cells), *found]
 
 
 def _jobs(options: Options, console: Console, tell: Callable[[str], None]) -> Sequence[Job]:
@@ -182,6 +191,7 @@ def _options() -> Options:
     parser.add_argument("--protocol", choices=["UDP", "TCP"], default="UDP", help="of new flows")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="folder for CSV and SVG")
     parser.add_argument("--page", type=Path, default=None, help="write the tables into this page as well")
+    parser.add_argument("--keep", action="store_true", help="keep what the CSV has and this run does not measure")
     parser.add_argument("--reuse", action="store_true", help="measure nothing: tables and pictures from the CSV")
     return Options(**vars(parser.parse_args()))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from bench.floor import CLUSTER_CIDR
-from bench.nft_reference import reference_ruleset
+from bench.nft_reference import reference_inputs
 from bench.samples import Cell, Sample
 from bench.whole_command import run_command
 from kproxy_ipt.kernel.command import SubprocessRunner
@@ -176,7 +176,8 @@ def _load_rules(cell: Cell, protocol: Protocol) -> None:
     if cell.dispatch == CONNTRACK:
         _run(["nft", "-f", "-"], _TRACKED)
     elif cell.dispatch == REFERENCE:
-        _run(["nft", "-f", "-"], reference_ruleset(cell.services, CLUSTER_CIDR, protocol))
+        for text in reference_inputs(cell.services, CLUSTER_CIDR, protocol):
+            _run(["nft", "-f", "-"], text)
     elif cell.dispatch != NO_RULES:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "cluster.json")

@@ -1,8 +1,10 @@
 """Every scenario is really run, with clusters so small that the figures say nothing."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from bench.whole_command import FULL_SYNC, RESTART
 
 _ROOT = Path(__file__).parents[2]
 _OPTIONS = (
-    *("--sizes", "4,6", "--large", "200", "--dispatches", "linear"),
+    *("--sizes", "4,40", "--large", "200"),
     *("--rounds", "1", "--changes", "1", "--blocks", "2", "--samples", "20"),
 )
 _BESIDE_A_FLOOR = {FULL_SYNC, RESTART, ONE_ENDPOINT, SERVICE_ADDED, SERVICE_REMOVED, ALL_ADDED, ALL_REMOVED, LARGE}
@@ -49,10 +51,18 @@ def _rounds(samples: tuple[Sample, ...]) -> Mapping[tuple[Cell, int], Mapping[st
     return found
 
 
-def test_every_scenario_is_measured_on_both_backends(samples: tuple[Sample, ...]) -> None:
+def _split(samples: tuple[Sample, ...]) -> tuple[list[Sample], list[Sample]]:
+    """All but new flows, and new flows."""
+    found: tuple[list[Sample], list[Sample]] = ([], [])
+    for one in samples:
+        found[one.cell.scenario == NEW_FLOWS].append(one)
+    return found
+
+
+def test_every_scenario_is_measured_on_both_backends_in_both_forms(samples: tuple[Sample, ...]) -> None:
     """Nothing that the report has a table for is left out, but for what needs a kube-proxy."""
-    found = {(one.cell.scenario, one.cell.backend) for one in samples}
-    expected = {(name, backend) for name in (*_BESIDE_A_FLOOR, NEW_FLOWS) for backend in ("nft", "legacy")}
+    found = {(one.cell.scenario, one.cell.backend, one.cell.dispatch) for one in samples}
+    expected = set(product((*_BESIDE_A_FLOOR, NEW_FLOWS), ("nft", "legacy"), ("linear", "tree")))
 
     assert expected <= found
 
@@ -94,10 +104,10 @@ def test_new_flows_stand_beside_ways_without_rules(samples: tuple[Sample, ...]) 
     flows = {
         one.cell.dispatch: one.value
         for one in samples
-        if one.cell.scenario == NEW_FLOWS and one.measure == "median" and one.cell.services in {1, 6}
+        if one.cell.scenario == NEW_FLOWS and one.measure == "median" and one.cell.services in {1, 40}
     }
 
-    assert {NO_RULES, CONNTRACK, REFERENCE, "linear"} == set(flows)
+    assert {NO_RULES, CONNTRACK, REFERENCE, "linear", "tree"} == set(flows)
     assert flows[NO_RULES] < flows["linear"]
 
 
@@ -117,3 +127,16 @@ def test_tables_can_be_made_again_from_the_file(results: Path) -> None:
 
     measured = {name for name in COLUMNS if f"{name}: medians" in done.stdout}
     assert measured == {*_BESIDE_A_FLOOR, NEW_FLOWS}
+
+
+def test_an_earlier_run_can_be_added_to(results: Path, samples: tuple[Sample, ...], tmp_path: Path) -> None:
+    """`--keep` leaves what is not measured again, and replaces what is."""
+    shutil.copy(results / "measurements.csv", tmp_path)
+    command = [sys.executable, "-m", "bench", *_OPTIONS, "--scenarios", "flows", "--keep", "--results", str(tmp_path)]
+    subprocess.run(command, cwd=_ROOT, capture_output=True, check=True, timeout=60)
+    after = read_csv(tmp_path / "measurements.csv")
+
+    (kept, former), (same, measured) = (_split(found) for found in (samples, after))
+    assert same == kept
+    assert measured != former
+    assert {one.cell for one in measured} == {one.cell for one in former}
