@@ -21,7 +21,7 @@ from bench.floor import desired_rules
 from bench.kube_proxy import asked, measure_kube_proxy
 from bench.new_flows import flow_variants, measure_new_flows
 from bench.report import print_tables, write_tables
-from bench.samples import Sample, read_csv, write_csv
+from bench.samples import Cell, Sample, read_csv, write_csv
 from bench.whole_command import measure_whole_command
 from kproxy_ipt.testing.big_cluster import Protocol, cluster
 
@@ -112,9 +112,13 @@ def _measure(options: Options, console: Console, table: Path, kept: Sequence[Sam
 
 
 def _with_kept(kept: Sequence[Sample], found: Sequence[Sample]) -> Sequence[Sample]:
-    """New samples after those of an earlier run that they do not replace."""
-    cells = {one.cell for one in found}
-    return [*(one for one in kept if one.cell not in cells), *found]
+    """Samples of both runs, cell by cell; new ones in the place of those that they replace, or at the end."""
+    measured = {one.cell for one in found}
+    remaining = [one for one in kept if one.cell not in measured]
+    cells: dict[Cell, list[Sample]] = {one.cell: [] for one in (*kept, *found)}
+    for one in (*remaining, *found):
+        cells[one.cell].append(one)
+    return [one for some in cells.values() for one in some]
 
 
 def _jobs(options: Options, console: Console, tell: Callable[[str], None]) -> Sequence[Job]:
