@@ -94,10 +94,13 @@ test: lint ## Everything: lint and all tests; kernel tests only as root.
 	echo "Not root: the kernel tests are left out"
 	$(BIN)/pytest -q -n 2 -m 'not kernel'
 
-bench: setup ## Run the benchmarks and print their tables.
-	@for benchmark in bench/bench_*.py; do
-	    $(BIN)/python "$$benchmark"
-	done
+.venv/.bench: .venv/.development
+	@echo "Installing what draws pictures into .venv"
+	$(BIN)/pip install --quiet --group bench
+	touch $@
+
+bench: .venv/.bench ## Measure syncs, changes and new flows; tables, CSV and SVG; as root. OPTIONS="--sizes 100,1000" and others.
+	@$(BIN)/python -m bench $(OPTIONS)
 
 soak: setup ## Six minutes of chance: changes under traffic, packets in generated worlds; as root.
 	@$(BIN)/python bench/soak_churn.py
