@@ -1,6 +1,6 @@
 """What the daemon does for one family, without its loop: lines of watches become rules in the kernel."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -36,6 +36,21 @@ class Recorder:
         if stdin:
             self.restore_input = stdin
         return self._runner.run(arguments, stdin=stdin, timeout_s=timeout_s)
+
+    def feed(
+        self, arguments: Sequence[str], pieces: Iterable[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> Completed:
+        """See `Runner.feed`."""
+        kept: list[str] = []
+
+        def keeping() -> Iterator[str]:
+            for piece in pieces:
+                kept.append(piece)
+                yield piece
+
+        completed = self._runner.feed(arguments, keeping(), timeout_s=timeout_s)
+        self.restore_input = "".join(kept)
+        return completed
 
     def start(self, arguments: Sequence[str], *, stdin: str = "", timeout_s: float = DEFAULT_TIMEOUT_S) -> Running:
         """See `Runner.start`."""
