@@ -88,14 +88,15 @@ class FamilyRules:
         Whether rules of endpoints carry comments follows from the number of endpoints, whatever *options* say.
         """
         options = msgspec.structs.replace(options, endpoint_comments=self.endpoint_count <= LARGE_CLUSTER_ENDPOINTS)
-        if options == self._options:
+        old, self._options = self._options, options
+        if options == old:
             return False
-        self._options = options
         self._aside.clear()
-        self._fixed = wanted_of(assemble((), options, endpoint_count=0))
         if self._dispatch is None:
             self._dispatch = DispatchLines(options.family, self._order)
-        self._needs_full = True
+        if old is None or msgspec.structs.replace(old, endpoint_comments=options.endpoint_comments) != options:
+            self._fixed = wanted_of(assemble((), options, endpoint_count=0))
+            self._needs_full = True
         self._rebuild(self._states)
         return True
 
