@@ -1,6 +1,7 @@
 """`kproxy-ipt conform`."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import fail
 from kproxy_ipt_cli._options import families_of, output_option
 from kproxy_ipt_cli._output import TEXT, Plain, counted, plain, print_document, print_table
+from kproxy_ipt_cli._progress import progress_bar
 
 _BACKENDS = ("nft", "legacy")
 
@@ -98,7 +100,11 @@ def command(
         Trial(program=program, backend=one, families=families_of(family), settle_s=settle)
         for one in (_BACKENDS if backend == "both" else (backend,))
     ]
-    results = [conform_case(folder, trial) for folder in cases for trial in trials]
+    results: list[ConformResult] = []
+    with progress_bar() as progress:
+        for folder, trial in product(cases, trials):
+            results.append(conform_case(folder, trial))
+            progress("trials", len(results), len(cases) * len(trials))
     code = _exit_code(results)
     if junit is not None:
         _write_report(junit, results, output)

@@ -25,6 +25,7 @@ from kproxy_ipt_cli._output import (
     print_table,
     rejected,
 )
+from kproxy_ipt_cli._progress import progress_bar
 from kproxy_ipt_cli._reports import report_document, report_notes
 
 
@@ -64,7 +65,16 @@ def command(
     request = request_of(paths, context, flags)
     target = target_of(netns=netns, backend=backend, family=family, lock_wait=lock_wait)
     log = log_of(request.config)
-    report = sync_once(request.read_objects, request.config, request.node_name, target, dry_run=dry_run, log=log)
+    with progress_bar() as progress:
+        report = sync_once(
+            request.read_objects,
+            request.config,
+            request.node_name,
+            target,
+            dry_run=dry_run,
+            log=log,
+            progress=progress,
+        )
     code = _exit_code(report)
     print_notes((*request.config_notes, *report_notes(report)))
     print_findings(report.findings)

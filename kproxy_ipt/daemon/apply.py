@@ -1,10 +1,11 @@
 """A plan goes into the kernel, or the kernel is left as it was."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine
+from kproxy_ipt.daemon.report import Progress
 from kproxy_ipt.errors import KernelError, LockTimeoutError
 from kproxy_ipt.kernel.nft_tables import delete_void_table
 from kproxy_ipt.plan.plan import Plan
@@ -14,7 +15,14 @@ from kproxy_ipt.ruleset.scan import SavedTables, scan_save
 
 
 def apply_plan(
-    machine: Machine, family: Family, plan: Plan, before: SavedTables, *, owners: Mapping[str, str], log: Log
+    machine: Machine,
+    family: Family,
+    plan: Plan,
+    before: SavedTables,
+    *,
+    owners: Mapping[str, str],
+    log: Log,
+    progress: Progress | None = None,
 ) -> int:
     """
     Apply *plan*; if the kernel refuses a part of it, take back what was written before that part.
@@ -26,6 +34,7 @@ def apply_plan(
         before: What the plan was made from.
         owners: Text of the service port for each chain that belongs to one.
         log: Gets a line for each step.
+        progress: Called for each transaction that the restore program has begun to read.
 
     Returns:
         Bytes of the restore input.
@@ -39,7 +48,8 @@ def apply_plan(
     log.debug("restoring", family=family, transactions=len(plan.transactions))
     try:
         outcome = machine.iptables[family].restore_sections(
-            lambda: render_sections(plan.restore_input), owner_of=lambda chain: owners.get(chain, "")
+            lambda: _told(render_sections(plan.restore_input), f"{family} rules", len(plan.transactions), progress),
+            owner_of=lambda chain: owners.get(chain, ""),
         )
     except LockTimeoutError:
         raise
@@ -54,6 +64,13 @@ def apply_plan(
         seconds=round(outcome.seconds, 3),
     )
     return outcome.bytes
+
+
+def _told(sections: Iterator[str], what: str, total: int, progress: Progress | None) -> Iterator[str]:
+    for number, section in enumerate(sections, start=1):
+        yield section
+        if progress is not None:
+            progress(what, number, total)
 
 
 def _take_back(machine: Machine, family: Family, before: SavedTables, error: KernelError, log: Log) -> None:

@@ -1,11 +1,15 @@
 """What a run did, as values that commands print and the daemon will count."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import Finding, KproxyError
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is being done, steps done and steps in all."""
 
 
 class FamilyReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from kproxy_ipt.daemon.apply import apply_plan
 from kproxy_ipt.daemon.log import Log, SilentLog
 from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_after, tune_before
 from kproxy_ipt.daemon.node import node_notes, own_node
-from kproxy_ipt.daemon.report import FamilyReport, RunReport
+from kproxy_ipt.daemon.report import FamilyReport, Progress, RunReport
 from kproxy_ipt.errors import KproxyError
 from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.kernel.iptables import PendingSave
@@ -84,6 +84,7 @@ def sync_once(
     *,
     dry_run: bool = False,
     log: Log | None = None,
+    progress: Progress | None = None,
 ) -> RunReport:
     """
     Bring the kernel to what the objects say, once.
@@ -95,6 +96,7 @@ def sync_once(
         target: Where to write.
         dry_run: Plan everything, write nothing.
         log: Gets a line for each step; None for silence.
+        progress: Called for each transaction.
 
     Returns:
         A report; a family that failed has its error there.
@@ -111,7 +113,7 @@ def sync_once(
     with watch.phase("read"):
         snapshots = {family: take_snapshot(prepared.objects, family, prepared.node) for family in prepared.saves}
         prepared = msgspec.structs.replace(prepared, objects=Objects())  # they are large, and have said all
-    run = _Run(prepared, config, log, is_dry=dry_run)
+    run = _Run(prepared, config, log, is_dry=dry_run, progress=progress)
     with inside(target.netns):
         reports = {family: _sync_family(run, snapshots.pop(family)) for family in [*snapshots]}
     choice = prepared.machine.choice
@@ -177,6 +179,7 @@ class _Run(msgspec.Struct, frozen=True):
     config: Config
     log: Log
     is_dry: bool
+    progress: Progress | None
 
 
 def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
@@ -220,7 +223,15 @@ def _of_protocol(snapshot: Snapshot, protocol: str) -> Snapshot:
 
 
 def _apply(run: _Run, wanted: Wanted, plan: Plan, actual: SavedTables) -> int:
-    return apply_plan(run.prepared.machine, wanted.family, plan, actual, owners=wanted.owners, log=run.log)
+    return apply_plan(
+        run.prepared.machine,
+        wanted.family,
+        plan,
+        actual,
+        owners=wanted.owners,
+        log=run.log,
+        progress=run.progress,
+    )
 
 
 def _end_stale_flows(
