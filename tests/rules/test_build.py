@@ -1,14 +1,16 @@
 """The desired rules as a whole: consistent, the same on every run, and right at the edges."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.model import Balance, Config, Dispatch, ShapeConfig
 from kproxy_ipt.rules.build import Desired, with_base_chains
+from kproxy_ipt.rules.names import FIXED_CHAINS
 from kproxy_ipt.ruleset.check import MAX_COMMENT_BYTES, check_consistency
 from kproxy_ipt.ruleset.matches import Comment
 from kproxy_ipt.ruleset.render import render_save
@@ -185,3 +187,33 @@ def test_chains_stand_after_those_that_they_jump_to() -> None:
         targets = {line.rpartition(" -j ")[2].split()[0] for line in rule_lines(desired, "nat", name)}
         assert {target for target in targets if target.startswith("KUBE-")} <= seen
         seen.add(name)
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_every_chain_has_a_name_that_kube_proxy_sweeps_up(family: Family) -> None:
+    """In every shape: one of kube-proxy's own chains, or a prefix of those that it removes when nothing needs them."""
+    start, pods = {Family.IPV4: ("10.96.0.", "10.244.1."), Family.IPV6: ("fd00:96::", "fd00:244::")}[family]
+    services = [
+        service(
+            f"s{number}",
+            service_type="LoadBalancer",
+            cluster_ip=f"{start}{number}",
+            ports=(service_port(80, node_port=30000 + number),),
+            ingress=(f"{start}{100 + number}",),
+            source_ranges=(f"{start}0/{family.bits // 2}",),
+            external_policy="Local",
+        )
+        for number in range(1, 41)
+    ]
+    behind = endpoint_slice(services[0], [f"{pods}{number}" for number in range(1, 90)], address_type=family.api_name)
+    config = Config(shape=ShapeConfig(dispatch=Dispatch.TREE, balance=Balance.GROUPED))
+    desired = desired_for(*services, behind, family=family, config=config)
+    swept = re.compile(r"KUBE-(?:SVC|SVL|SEP|FW|EXT)-[A-Z2-7]{16}")
+    names = {
+        table.name: {name for name in table.chains if name not in (*FIXED_CHAINS[table.name], "KUBE-FIREWALL")}
+        for table in desired.ruleset.tables.values()
+    }
+
+    assert {name[:8] for name in names["filter"]} == {"KUBE-SVC"}
+    assert {name.split("-")[1] for name in names["nat"]} == {"SVC", "SEP", "FW", "EXT"}
+    assert all(swept.fullmatch(name) and len(name) <= 28 for found in names.values() for name in found)
