@@ -109,6 +109,11 @@ class DispatchLines:
         for place in branched:
             self._shared[place].is_tree = True
 
+    @property
+    def branched(self) -> frozenset[Place]:
+        """The places that are trees."""
+        return frozenset(place for place, shared in self._shared.items() if shared.is_tree)
+
     def settle(self, dispatch: Dispatch) -> None:
         """Let trees follow what was put, and rows become trees or the other way round where their sizes ask for it."""
         for shared in self._shared.values():
