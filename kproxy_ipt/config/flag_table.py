@@ -53,11 +53,6 @@ class FlagSpec(msgspec.Struct, frozen=True):
     also: tuple[str, ...] = ()
     deprecated: str = ""
 
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether several occurrences add up; otherwise the last one counts."""
-        return self.kind in {FlagKind.LIST, FlagKind.GATES, FlagKind.VMODULE}
-
 
 _RUN = (
     FlagSpec("config", "", FlagKind.STRING, "", "Path of the configuration file.", is_kept=True),
