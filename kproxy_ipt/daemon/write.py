@@ -13,7 +13,7 @@ thought. Is it refused again, then
 What is set aside keeps the rules that it has, as far as they still serve.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -148,8 +148,3 @@ def words_of(error: RestoreError) -> str:
     """Why a Service was refused: what the kernel or the program said, and the rule; no line number of an input."""
     rule = f" (rule: {error.rule})" if error.rule else ""
     return f"{error.message}{rule}"
-
-
-def kept_words(aside: Mapping[ServiceName, bool], name: ServiceName) -> str:
-    """What becomes of the rules of a Service that is set aside."""
-    return "the last ones stay" if aside.get(name) else "none"
