@@ -10,6 +10,9 @@ thought. Is it refused again, then
 - if it says nothing about any line, or refuses the rest without all suspects as well: nothing is gained by setting
   Services aside, and the sync fails.
 
+A machine that refuses everything is no Service's fault: before Services are set aside by a write that wrote nothing,
+one harmless run is tried, and if that is refused as well, nobody is set aside.
+
 What is set aside keeps the rules that it has, as far as they still serve.
 """
 
@@ -30,6 +33,8 @@ MOST_ASIDE = 20
 
 MOST_RUNS = 100
 """Restore runs of one sync at most; a next sync goes on from what this one has found and written."""
+
+_UNREAD = SavedTables({})
 
 T = TypeVar("T")
 
@@ -65,6 +70,7 @@ class PersistentWriter(Generic[T]):
         self._steps = steps
         self._search: Search | None = None
         self._refused_rule = ""
+        self._has_written = False
 
     def write(self, *, is_full: bool) -> None:
         """
@@ -79,6 +85,11 @@ class PersistentWriter(Generic[T]):
         """
         try:
             self._write(is_full=is_full)
+            self._confirm()
+        except RestoreError:
+            self._rules.require_full()
+            self._confirm()
+            raise
         except BaseException:
             self._rules.require_full()
             raise
@@ -86,12 +97,25 @@ class PersistentWriter(Generic[T]):
             if self._search is not None:
                 self._rules.release(self._search.untold)
 
+    def _confirm(self) -> None:
+        """Set nobody aside, and raise the error of the machine, if it refuses what nobody could refuse."""
+        if not self.set_aside or self._has_written:
+            return
+        try:
+            self._steps.apply(self._rules.harmless_plan(), _UNREAD, False)
+            self._has_written = True
+        except RestoreError:
+            self._rules.release(self.set_aside)
+            self.set_aside.clear()
+            raise
+
     def _write(self, *, is_full: bool) -> None:
         last: RestoreError | None = None
         for _ in range(MOST_RUNS):
             plan, actual = self._steps.plan(is_full)
             try:
                 self.taken.append(self._steps.apply(plan, actual, is_full))
+                self._has_written |= bool(plan.transactions)
             except RestoreError as error:
                 self._rules.require_full()
                 if is_full:

@@ -23,8 +23,10 @@ from kproxy_ipt.plan.plan import Plan, plan_wanted
 from kproxy_ipt.plan.stages import MAX_LINES
 from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
 from kproxy_ipt.rules.build import assemble
+from kproxy_ipt.rules.names import KUBE_MARK_MASQ
 from kproxy_ipt.rules.options import LARGE_CLUSTER_ENDPOINTS, RuleOptions
 from kproxy_ipt.rules.shared_chains import branched_places
+from kproxy_ipt.ruleset.edits import Transaction, WriteChain
 from kproxy_ipt.ruleset.scan import SavedChain, SavedTables
 from kproxy_ipt.state.tracker import ServiceName, States
 
@@ -167,6 +169,11 @@ class FamilyRules:
         if name not in self._kept:
             self.hold((name,), actual)
         self._aside[name] = self._states[name]
+
+    def harmless_plan(self) -> Plan:
+        """A chain that every family has is written as it is: nothing changes, and nothing is there to be refused."""
+        lines = self.fixed.tables["nat"][KUBE_MARK_MASQ]
+        return Plan(transactions=(Transaction("nat", (WriteChain(KUBE_MARK_MASQ, lines),)),))
 
     def _place(self, name: ServiceName, *, present: bool) -> None:
         position = bisect_left(self._order, name)
