@@ -14,7 +14,7 @@ import msgspec
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.apply import apply_plan
-from kproxy_ipt.daemon.isolate import Applied, applied, write_without_refused
+from kproxy_ipt.daemon.isolate import Applied, PackedStates, applied, write_without_refused
 from kproxy_ipt.daemon.log import Log, SilentLog
 from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_after, tune_before
 from kproxy_ipt.daemon.node import node_notes, own_node
@@ -195,6 +195,8 @@ def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
         with watch.phase("plan"):
             if branched := built.keeping & branched_places(actual):
                 built = wanted_snapshot(snapshot, run.config, run.prepared.facts, branched)
+            # Only these may have stale flows; the others need not stay in memory as they are.
+            packed, snapshot = PackedStates(snapshot.services.values()), _of_protocol(snapshot, "udp")
             plan = plan_wanted(built.wanted, actual, staged=run.prepared.machine.is_staged)
             notes.extend(plan.notes)
             if plan.transactions:
@@ -205,7 +207,7 @@ def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
             written = applied(plan, actual, size)
         else:
             with watch.phase("restore"):
-                written = _apply(run, built.wanted, plan, actual, snapshot)
+                written = _apply(run, built.wanted, plan, actual, packed)
             notes.extend(tune_after(localhost_node_ports=KUBE_FIREWALL in built.wanted.tables["filter"]))
             with watch.phase("conntrack"):
                 flows = _end_stale_flows(snapshot, run.config, run.prepared.facts, written)
@@ -217,16 +219,22 @@ def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
     return _report(built, written, flows, notes=tuple(notes), seconds=watch.total())
 
 
-def _apply(run: _Run, wanted: Wanted, plan: Plan, actual: SavedTables, snapshot: Snapshot) -> Applied:
-    machine = run.prepared.machine
-    options = rule_options(run.config, snapshot.node, run.prepared.facts, snapshot.family, endpoint_count=0)
+def _of_protocol(snapshot: Snapshot, protocol: str) -> Snapshot:
+    services = {key: state for key, state in snapshot.services.items() if state.service_port.protocol == protocol}
+    return msgspec.structs.replace(snapshot, services=services)
+
+
+def _apply(run: _Run, wanted: Wanted, plan: Plan, actual: SavedTables, states: PackedStates) -> Applied:
+    prepared, family = run.prepared, wanted.family
+    machine = prepared.machine
+    options = rule_options(run.config, prepared.node, prepared.facts, family, endpoint_count=0)
     return apply_plan(
         machine,
-        wanted.family,
+        family,
         plan,
         actual,
         owners=wanted.owners,
-        isolate=lambda: write_without_refused(machine, snapshot, options, run.log),
+        isolate=lambda: write_without_refused(machine, family, states, options, run.log),
         log=run.log,
         progress=run.progress,
     )
@@ -245,7 +253,7 @@ def _end_stale_flows(snapshot: Snapshot, config: Config, facts: MachineFacts, wr
     aside = {one.service for one in written.set_aside}
     ports = ((state, state.service_port) for state in snapshot.services.values())
     table = flow_table(
-        [state for state, port in ports if port.protocol == "udp" and f"{port.namespace}/{port.name}" not in aside],
+        [state for state, port in ports if f"{port.namespace}/{port.name}" not in aside],
         entry_options(options, facts.interface_addresses),
         former=former_entries(leaving, snapshot.family),
     )
