@@ -35,6 +35,7 @@ class ExitCode(IntEnum):
     PRIVILEGE = 7
     REFUSED = 8
     LOCKED = 9
+    SERVICES_REFUSED = 10
     BUG = 70
     INTERRUPTED = 130
     BROKEN_PIPE = 141

@@ -71,6 +71,7 @@ def _family_document(report: FamilyReport) -> dict[str, Plain]:
         **{name: int(getattr(report, name)) for name in (*_SUMS, "services", "service_ports")},
         "seconds": _rounded(report.seconds),
         "notes": list(report.notes),
+        "set_aside": [{"service": one.service, "reason": one.reason, "rules": one.rules} for one in report.set_aside],
         "error": describe(report.error) if report.error else None,
     }
 

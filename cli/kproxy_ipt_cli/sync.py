@@ -90,12 +90,17 @@ def command(
 def _exit_code(report: RunReport) -> ExitCode:
     if report.error:
         return exit_code_of(report.error)
+    if any(one.set_aside for one in report.families.values()):
+        return ExitCode.SERVICES_REFUSED
     return ExitCode.OBJECTS_REJECTED if rejected(report.findings) else ExitCode.DONE
 
 
 def print_errors(report: RunReport) -> None:
-    """Print the error of every family that has one."""
+    """Print the error of every family that has one, and the Services that the kernel refuses."""
     for family, family_report in report.families.items():
+        for one in family_report.set_aside:
+            line = f"error: {family}: Service {one.service} is set aside, rules: {one.rules}: {one.reason}"
+            click.secho(line, err=True, fg="red", bold=True)
         if family_report.error:
             print_error(family_report.error, family)
 
@@ -126,6 +131,8 @@ def _row(family: str, report: FamilyReport) -> tuple[str, ...]:
 def _outcome(report: RunReport) -> str:
     if report.error:
         return "not everything could be written"
+    if any(one.set_aside for one in report.families.values()):
+        return "everything else was written"
     if not any(one.transactions for one in report.families.values()):
         return "nothing to do: the kernel has these rules already"
     return "this would be written" if report.dry_run else "written"

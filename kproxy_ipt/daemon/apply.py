@@ -1,13 +1,18 @@
-"""A plan goes into the kernel, or the kernel is left as it was."""
+"""A plan goes into the kernel, all but what it refuses; or the kernel is left as it was."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.isolate import Applied, applied
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.report import Progress
-from kproxy_ipt.errors import KernelError, LockTimeoutError
+from kproxy_ipt.errors import KernelError, LockTimeoutError, RestoreError
 from kproxy_ipt.kernel.nft_tables import delete_void_table
+from kproxy_ipt.plan.flows import leaving_lines
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.plan.rollback import plan_rollback
 from kproxy_ipt.ruleset.render import render_sections
@@ -21,11 +26,12 @@ def apply_plan(
     before: SavedTables,
     *,
     owners: Mapping[str, str],
+    isolate: Callable[[], Applied],
     log: Log,
     progress: Progress | None = None,
-) -> int:
+) -> Applied:
     """
-    Apply *plan*; if the kernel refuses a part of it, take back what was written before that part.
+    Apply *plan*; if the kernel refuses a part of it and no Service is to blame, take back what was written.
 
     Args:
         machine: Of the current namespace.
@@ -33,18 +39,19 @@ def apply_plan(
         plan: From `plan_sync`; an empty one runs nothing.
         before: What the plan was made from.
         owners: Text of the service port for each chain that belongs to one.
+        isolate: Called after a refusal: writes everything but the Services to blame, see `write_without_refused`.
         log: Gets a line for each step.
         progress: Called for each transaction that the restore program has begun to read.
 
     Returns:
-        Bytes of the restore input.
+        What was written.
 
     Raises:
         KernelError: As `Iptables.restore`; the tables are as *before*, or a note in the text says what could not be
             taken back.
     """
     if not plan.transactions:
-        return 0
+        return Applied()
     log.debug("restoring", family=family, transactions=len(plan.transactions))
     try:
         outcome = machine.iptables[family].restore_sections(
@@ -53,7 +60,14 @@ def apply_plan(
         )
     except LockTimeoutError:
         raise
+    except RestoreError as error:
+        log.warning("refused", family=family, error=str(error))
+        with _taking_back(machine, family, before, log):
+            written = isolate()
+            # Some of what was refused as a whole had been written before; flows are judged by what stands.
+            return msgspec.structs.replace(written, leaving=(*leaving_lines(plan, before), *written.leaving))
     except KernelError as error:
+        log.warning("refused", family=family, error=str(error))
         _take_back(machine, family, before, error, log)
         raise
     log.info(
@@ -63,7 +77,17 @@ def apply_plan(
         bytes=outcome.bytes,
         seconds=round(outcome.seconds, 3),
     )
-    return outcome.bytes
+    return applied(plan, before, outcome.bytes)
+
+
+@contextmanager
+def _taking_back(machine: Machine, family: Family, before: SavedTables, log: Log) -> Iterator[None]:
+    """Restore *before* if the block fails."""
+    try:
+        yield
+    except KernelError as error:
+        _take_back(machine, family, before, error, log)
+        raise
 
 
 def _told(sections: Iterator[str], what: str, total: int, progress: Progress | None) -> Iterator[str]:
@@ -74,7 +98,6 @@ def _told(sections: Iterator[str], what: str, total: int, progress: Progress | N
 
 
 def _take_back(machine: Machine, family: Family, before: SavedTables, error: KernelError, log: Log) -> None:
-    log.warning("refused", family=family, error=str(error))
     iptables = machine.iptables[family]
     try:
         actual = scan_save(iptables.start_save(("filter", "nat")).text())

@@ -5,12 +5,10 @@ Everything here blocks and runs in the kernel thread of the family. A partial sy
 one that succeeded, and reads nothing; a full one reads the tables first and so finds and repairs whatever else differs.
 After a failure the next sync is a full one, for nobody knows then what the kernel has.
 
-Where the kernel refuses a rule that is there for one Service, and refuses it again after everything was compared, that
-Service is set aside and the rest is written in the same run: it costs the others nothing.
+A Service that the kernel refuses is set aside and the rest is written in the same run: `write.py` says how.
 """
 
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +16,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, tune_after
 from kproxy_ipt.daemon.sync import TABLES, Stopwatch
+from kproxy_ipt.daemon.write import PersistentWriter, Steps
 from kproxy_ipt.errors import KproxyError, RestoreError
 from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.plan.family_rules import FamilyRules
@@ -33,10 +32,7 @@ from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import ServiceName, States
 
 EVERYTHING = "scheduled comparison"
-"""The reason of the comparison that also looks at every tracked flow, and tries again what was set aside."""
-
-_MOST_ASIDE = 20
-"""Services that one run sets aside at most; where more are refused, something else is wrong as well."""
+"""The reason of the comparison that also looks at every tracked flow."""
 
 
 class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,12 +44,14 @@ class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
         options: What all rules depend on; None to leave it.
         entries: What decides about entry addresses of tracked flows; None to leave it.
         reason: Why the kernel is to be read and everything compared; "" for a partial sync.
+        retry: Services that are set aside and to be tried again.
     """
 
     changes: Mapping[ServiceName, States]
     options: RuleOptions | None = None
     entries: EntryOptions | None = None
     reason: str = ""
+    retry: frozenset[ServiceName] = frozenset()
 
 
 class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,15 +60,16 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         full: Whether the kernel was read.
-        transactions: 0 means that nothing had to be written.
+        transactions: 0 means that nothing had to be written. This and the next ones are sums over all restore runs that
+            the kernel took.
         bytes: Size of the restore input.
         rules: Rules that we have, by table.
         rules_written: Rules written in this run, by table.
         repaired: `(table, chain)` that differed though nothing had changed: drift.
         seconds: Of the whole run.
         restore_seconds: Of the restore program, lock included.
-        set_aside: Services that have no rules since this run, and why.
-        aside_count: Services that have no rules, those of earlier runs too.
+        set_aside: Services that this run set aside, and why.
+        aside: All Services that are set aside, and whether earlier rules of theirs stay in force.
         error: Why the kernel does not have what is wanted, or None.
     """
 
@@ -86,16 +85,13 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     restore_seconds: float = 0.0
     set_aside: Mapping[ServiceName, str] = msgspec.field(default_factory=dict)
-    aside_count: int = 0
+    aside: Mapping[ServiceName, bool] = msgspec.field(default_factory=dict)
     error: KproxyError | None = None
 
-
-class _Written(msgspec.Struct, frozen=True):
-    """A plan that the kernel took; *actual* is what it had before, empty if nobody looked."""
-
-    plan: Plan
-    actual: SavedTables
-    outcome: SyncOutcome
+    @property
+    def aside_count(self) -> int:
+        """Services that are set aside, those of earlier runs too."""
+        return len(self.aside)
 
 
 class ProcessNote:
@@ -138,46 +134,40 @@ class FamilySync:
         if request.options is not None:
             self.rules.set_options(request.options)
         self.rules.update(request.changes)
-        is_drift = self._has_synced and not (request.changes or self.rules.needs_full)
-        if request.reason == EVERYTHING:
-            self.rules.try_again()
+        is_drift = self._has_synced and not (request.changes or request.retry or self.rules.needs_full)
+        self.rules.release(request.retry)
         is_full = bool(request.reason) or self.rules.needs_full
-        set_aside: dict[ServiceName, str] = {}
+        former: list[str] = []
+        writer = PersistentWriter(self.rules, self._steps(former, is_drift=is_drift))
         try:
-            written = self._write(is_full=is_full, is_drift=is_drift, set_aside=set_aside)
+            writer.write(is_full=is_full)
         except KproxyError as error:
-            self.rules.require_full()
             outcome = SyncOutcome(full=is_full or isinstance(error, RestoreError), error=error)
         else:
-            self.rules.commit()
-            self._remember_flows(request, written.plan, written.actual)
+            self._remember_flows(request, former)
             self._has_synced = True
-            outcome = written.outcome
+            outcome = _sum_of(writer.taken)
         return msgspec.structs.replace(
             outcome,
             rules={table: rules for table, (_, rules) in self.rules.counts().items()},
             seconds=watch.total()["total"],
-            set_aside=set_aside,
-            aside_count=self.rules.aside_count,
+            set_aside=writer.set_aside,
+            aside=self.rules.aside,
         )
 
-    def _write(self, *, is_full: bool, is_drift: bool, set_aside: dict[ServiceName, str]) -> _Written:
-        """Plan and apply until the kernel takes it: compare first (there may be drift), then set Services aside."""
-        refused = ""
-        for attempt in count():
-            plan, actual = self._plan(full=is_full)
-            try:
-                return _Written(plan, actual, self._apply(plan, is_full=is_full, is_drift=is_drift))
-            except RestoreError as error:
-                self.rules.require_full()
-                name = self.rules.service_of(error.chain, error.rule)
-                if is_full and (name is None or len(set_aside) >= _MOST_ASIDE or attempt > 2 * _MOST_ASIDE):
-                    raise
-                if is_full and name is not None and error.rule == refused:
-                    self.rules.set_aside(name)
-                    set_aside[name] = str(error)
-                is_full, is_drift, refused = True, False, error.rule
-        raise AssertionError("unreachable")
+    def _steps(self, former: list[str], *, is_drift: bool) -> Steps[SyncOutcome]:
+        """How to write; lines of the table nat that go in a first sync are added to *former*."""
+        is_first = True
+
+        def apply(plan: Plan, actual: SavedTables, is_full: bool) -> SyncOutcome:  # noqa: FBT001 - a step's form
+            nonlocal is_first
+            may_be_drift, is_first = is_first and is_drift, False
+            outcome = self._apply(plan, is_full=is_full, is_drift=may_be_drift)
+            if not self._has_synced:
+                former.extend(leaving_lines(plan, actual))
+            return outcome
+
+        return Steps(lambda is_full: self._plan(full=is_full), apply)
 
     def clean_flows(self) -> ConntrackOutcome | None:
         """
@@ -193,7 +183,7 @@ class FamilySync:
             self.flows.reconciled(table)
         return outcome
 
-    def _remember_flows(self, request: SyncRequest, plan: Plan, actual: SavedTables) -> None:
+    def _remember_flows(self, request: SyncRequest, former: Sequence[str]) -> None:
         if request.entries is not None:
             self.flows.set_options(request.entries)
         self.flows.update(request.changes)
@@ -201,7 +191,7 @@ class FamilySync:
             self.flows.require_all()
         if not self._has_synced:
             # What was served before this process began is only told by the rules that have just gone.
-            self.flows.remember_former(former_entries(leaving_lines(plan, actual), self.family))
+            self.flows.remember_former(former_entries(former, self.family))
 
     def _plan(self, *, full: bool) -> tuple[Plan, SavedTables]:
         if not full:
@@ -230,6 +220,21 @@ class FamilySync:
             notes=(*plan.notes, *(tune_after(localhost_node_ports=has_guard) if is_full else ())),
             restore_seconds=result.seconds,
         )
+
+
+def _sum_of(runs: Sequence[SyncOutcome]) -> SyncOutcome:
+    """The runs of one sync as one."""
+    return SyncOutcome(
+        full=any(one.full for one in runs),
+        transactions=sum(one.transactions for one in runs),
+        bytes=sum(one.bytes for one in runs),
+        chains_written=sum(one.chains_written for one in runs),
+        chains_deleted=sum(one.chains_deleted for one in runs),
+        rules_written={table: sum(one.rules_written[table] for one in runs) for table in TABLES},
+        repaired=tuple(place for one in runs for place in one.repaired),
+        notes=tuple(dict.fromkeys(note for one in runs for note in one.notes)),
+        restore_seconds=sum(one.restore_seconds for one in runs),
+    )
 
 
 def _rules_written(plan: Plan, table: str) -> int:

@@ -17,6 +17,7 @@ from kproxy_ipt.daemon.health import ProxyHealth
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.metrics import Metrics, SyncEnd, SyncKind
+from kproxy_ipt.daemon.quarantine import Quarantine, Refusal
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.errors import LockTimeoutError
 from kproxy_ipt.rules.options import RuleOptions
@@ -58,6 +59,7 @@ class FamilyLoop:
         window: Callable[[], AbstractContextManager[set[int]]],
         before_sync: Callable[[Pending], Awaitable[None]],
         after_sync: AfterSync,
+        on_refusal: Callable[[Refusal], None] = lambda _: None,
     ) -> None:
         """
         Put the parts together; `run` begins.
@@ -74,6 +76,7 @@ class FamilyLoop:
             window: Gives what is entered around programs of ours that write, and takes their process ids.
             before_sync: Awaited before rules change.
             after_sync: Awaited after a sync that succeeded.
+            on_refusal: Told about each Service that the kernel refuses, each time that it does.
         """
         self.family = sync.family
         self.schedule = schedule
@@ -88,6 +91,8 @@ class FamilyLoop:
         self._window = window
         self._before_sync = before_sync
         self._after_sync = after_sync
+        self._on_refusal = on_refusal
+        self._quarantine = Quarantine(sync.family)
         self._wake = asyncio.Event()
         self._can_begin = asyncio.Event()
         self._options: RuleOptions | None = None
@@ -132,7 +137,7 @@ class FamilyLoop:
 
     async def _wait_until_due(self) -> None:
         while True:
-            due_s = self.schedule.due_s()
+            due_s = self.due_s()
             remaining_s = None if due_s is None else due_s - self._clocks.monotonic()
             if remaining_s is not None and remaining_s <= 0:
                 return
@@ -141,12 +146,21 @@ class FamilyLoop:
                 async with asyncio.timeout(remaining_s):
                     await self._wake.wait()
 
+    def due_s(self) -> float | None:
+        """When to sync next: by the schedule, or to try Services again that are set aside; None: nothing to do."""
+        due = [due_s for due_s in (self.schedule.due_s(), self._quarantine.due_s()) if due_s is not None]
+        return min(due, default=None)
+
     async def sync(self) -> None:
         """Sync once, now."""
         pending = self._tracker.pending()
         self._metrics.changes_taken()
         request = SyncRequest(
-            changes=pending.changes, options=self._options, entries=self._entries, reason=self._reason
+            changes=pending.changes,
+            options=self._options,
+            entries=self._entries,
+            reason=self._reason,
+            retry=self._quarantine.take_due(self._clocks.monotonic()),
         )
         self._reason = ""
         self._options = self._entries = None
@@ -159,6 +173,7 @@ class FamilyLoop:
         self.schedule.ended(self._clocks.monotonic(), succeeded=outcome.error is None)
         self.ration.ended(self._clocks.monotonic(), outcome.seconds if outcome.full else None)
         self._record(outcome)
+        self._tell_quarantine(outcome)
         if outcome.error is not None:
             self._keep_request(request)
             self._health.failed(self.family, str(outcome.error))
@@ -201,10 +216,27 @@ class FamilyLoop:
                 bytes=outcome.bytes,
                 seconds=round(outcome.seconds, 4),
             )
-        metrics.quarantined(family, outcome.aside_count)
-        for (namespace, name), reason in outcome.set_aside.items():
-            self._log.warning("service set aside", family=family, service=f"{namespace}/{name}", reason=reason)
         self._record_repairs(outcome)
+
+    def _tell_quarantine(self, outcome: SyncOutcome) -> None:
+        now_s, family = self._clocks.monotonic(), self.family
+        self._quarantine.refused(outcome.set_aside, outcome.aside, now_s)
+        back = self._quarantine.succeeded(outcome.aside) if outcome.error is None else ()
+        for name in back:
+            self._log.info("service no longer set aside", family=family, service="/".join(name))
+        for refusal in self._quarantine.refusals:
+            if refusal.service in outcome.set_aside:
+                self._log.warning(
+                    "service set aside",
+                    family=family,
+                    service=refusal.text,
+                    reason=refusal.reason,
+                    rules=refusal.rules,
+                    retry_in_s=round(refusal.due_s - now_s),
+                )
+                self._on_refusal(refusal)
+        self._metrics.quarantined(family, len(self._quarantine.refusals))
+        self._health.set_aside(family, self._quarantine.refusals)
 
     def _record_failure(self, outcome: SyncOutcome) -> None:
         if isinstance(outcome.error, LockTimeoutError):

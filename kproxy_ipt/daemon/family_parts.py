@@ -13,6 +13,7 @@ from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.metrics import Metrics
+from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.service_summaries import ServiceSummaries
 from kproxy_ipt.rules.options import RuleOptions
@@ -46,6 +47,7 @@ class FamilyParts:
         log: Log,
         clocks: Clocks,
         window: Window,
+        on_refusal: Callable[[Refusal], None] = lambda _: None,
     ) -> None:
         """Put the parts together; see their classes."""
         self.family = family
@@ -71,6 +73,7 @@ class FamilyParts:
             window=window,
             before_sync=self._before_sync,
             after_sync=self._after_sync,
+            on_refusal=on_refusal,
         )
 
     def set_options(self, options: RuleOptions, entries: EntryOptions, reason: str) -> None:

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.objects.model import Node
 
 AUTOSCALER_TAINT = "ToBeDeletedByClusterAutoscaler"
@@ -45,6 +46,7 @@ class FamilyHealth(msgspec.Struct, frozen=True, kw_only=True):
         last_queued_ns: When a sync was last asked for.
         last_failure_ns: When a sync last failed.
         last_error: Its text, "" where none failed.
+        set_aside: Services that the kernel refuses; they make nobody unhealthy.
     """
 
     healthy: bool
@@ -54,12 +56,18 @@ class FamilyHealth(msgspec.Struct, frozen=True, kw_only=True):
     last_queued_ns: int | None
     last_failure_ns: int | None
     last_error: str
+    set_aside: tuple[Refusal, ...] = ()
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of all families at one moment, in the order of *families*; *limit_s* is the age that is too old."""
+    """
+    The state of all families at one moment, in the order of *families*.
+
+    *limit_s* is the age that is too old, *now_s* the monotonic time.
+    """
 
     now_ns: int
+    now_s: float = 0.0
     healthy: bool
     node_eligible: bool
     limit_s: float
@@ -129,6 +137,10 @@ class ProxyHealth:
         record.waiting_since = began if record.waiting_since is None else min(record.waiting_since, began)
         record.sync_began = record.queued_during_sync = None
 
+    def set_aside(self, family: Family, refusals: tuple[Refusal, ...]) -> None:
+        """These Services are set aside, and no others: told to who asks, no reason to be unhealthy."""
+        self._records[family].set_aside = refusals
+
     def node_seen(self, node: Node | None) -> None:
         """The own Node was delivered; None: it was removed, and the last one seen keeps counting."""
         if node is not None:
@@ -149,6 +161,7 @@ class ProxyHealth:
         families = {family: record.health(now, self.limit_s) for family, record in self._records.items()}
         return Health(
             now_ns=self._wall_clock_ns(),
+            now_s=now,
             healthy=all(health.healthy for health in families.values()),
             node_eligible=is_eligible(self._node),
             limit_s=self.limit_s,
@@ -202,9 +215,24 @@ def family_details(health: Health) -> dict[str, object]:
             "lastError": one.last_error or None,
             "oldestUnwrittenSeconds": one.oldest_unwritten_s,
             "limitSeconds": health.limit_s,
+            **_set_aside_details(one.set_aside, health.now_s),
         }
         for family, one in health.families.items()
     }
+
+
+def _set_aside_details(refusals: tuple[Refusal, ...], now_s: float) -> dict[str, object]:
+    details = [
+        {
+            "service": one.text,
+            "reason": one.reason,
+            "rules": one.rules,
+            "failures": one.failures,
+            "retryInSeconds": round(max(one.due_s - now_s, 0.0), 1),
+        }
+        for one in refusals
+    ]
+    return {"setAside": details} if details else {}
 
 
 def rfc3339(time_ns: int | None) -> str:
@@ -230,6 +258,7 @@ class _Record(msgspec.Struct, kw_only=True):
     last_queued_ns: int | None = None
     last_failure_ns: int | None = None
     last_error: str = ""
+    set_aside: tuple[Refusal, ...] = ()
 
     def age_s(self, now: float) -> float | None:
         return None if self.waiting_since is None else max(now - self.waiting_since, 0.0)
@@ -246,4 +275,5 @@ class _Record(msgspec.Struct, kw_only=True):
             last_queued_ns=self.last_queued_ns,
             last_failure_ns=self.last_failure_ns,
             last_error=self.last_error,
+            set_aside=self.set_aside,
         )

@@ -55,7 +55,15 @@ async def run_daemon(
         Exception: A bug, wherever it showed; it is in the log.
     """
     notifier = Notifier()
-    proxy = Proxy(settings, source, log, clocks, report=events.port_not_served, on_ready=notifier.ready)
+    proxy = Proxy(
+        settings,
+        source,
+        log,
+        clocks,
+        report=events.port_not_served,
+        on_refusal=events.rules_refused,
+        on_ready=notifier.ready,
+    )
     events.started()
     _set_oom_score(settings.config.oom_score_adj)
     stop = asyncio.Event()

@@ -32,6 +32,7 @@ from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machi
 from kproxy_ipt.daemon.metrics import Metrics
 from kproxy_ipt.daemon.metrics_pages import MetricsPages, Process
 from kproxy_ipt.daemon.node_watch import NodeWatch
+from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.reload import reload_config
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.tuning import tune_conntrack
@@ -95,6 +96,7 @@ class Proxy:
         clocks: Clocks,
         *,
         report: Callable[[HealthPortProblem], None] = lambda _: None,
+        on_refusal: Callable[[Refusal], None] = lambda _: None,
         on_ready: Callable[[str], None] = lambda _: None,
     ) -> None:
         """
@@ -106,6 +108,7 @@ class Proxy:
             log: Told what happens.
             clocks: Time.
             report: Told about health check node ports that are not served.
+            on_refusal: Told about Services that the kernel refuses.
             on_ready: Called once, after the first sync of every family, with a line about it.
         """
         self._settings = settings
@@ -114,6 +117,7 @@ class Proxy:
         self._log = log
         self._clocks = clocks
         self._on_ready = on_ready
+        self._on_refusal = on_refusal
         self._facts = MachineFacts()
         self._parts: dict[Family, FamilyParts] = {}
         self._threads: dict[Family, KernelThread] = {}
@@ -252,6 +256,7 @@ class Proxy:
             log=self._log,
             clocks=self._clocks,
             window=self._own_changes,
+            on_refusal=self._on_refusal,
         )
         if machine.choice.backend is Backend.LEGACY:
             part.legacy = LegacyWatch(self.compare, family, thread, self._log)

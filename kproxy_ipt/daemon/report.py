@@ -6,6 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.set_aside import SetAside
 from kproxy_ipt.errors import Finding, KproxyError
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -32,6 +33,7 @@ class FamilyReport(msgspec.Struct, frozen=True, kw_only=True):
         flows_deleted: Those of them that contradicted the rules, and are gone.
         seconds: By phase: `list` (waiting for the listing), `build`, `plan`, `restore`, `conntrack`.
         notes: Lines for people.
+        set_aside: Services that were left with what they had, since the kernel refuses their rules.
         error: Why nothing (more) was written, or None.
     """
 
@@ -50,6 +52,7 @@ class FamilyReport(msgspec.Struct, frozen=True, kw_only=True):
     flows_deleted: int = 0
     seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
     error: KproxyError | None = None
 
 

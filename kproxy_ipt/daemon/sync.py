@@ -14,6 +14,7 @@ import msgspec
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.apply import apply_plan
+from kproxy_ipt.daemon.isolate import Applied, PackedStates, applied, write_without_refused
 from kproxy_ipt.daemon.log import Log, SilentLog
 from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_after, tune_before
 from kproxy_ipt.daemon.node import node_notes, own_node
@@ -23,7 +24,7 @@ from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.kernel.iptables import PendingSave
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
-from kproxy_ipt.plan.flows import entry_options, former_entries, leaving_lines
+from kproxy_ipt.plan.flows import entry_options, former_entries
 from kproxy_ipt.plan.plan import Plan, plan_wanted
 from kproxy_ipt.plan.wanted import Wanted
 from kproxy_ipt.plan.wanted_snapshot import WantedSnapshot, wanted_snapshot
@@ -184,7 +185,7 @@ class _Run(msgspec.Struct, frozen=True):
 
 def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
     watch, family, pending = Stopwatch(), snapshot.family, run.prepared.saves[snapshot.family]
-    written, flows, notes = 0, ConntrackOutcome(), list[str]()
+    written, flows, notes = Applied(), ConntrackOutcome(), list[str]()
     with watch.phase("build"):
         built = wanted_snapshot(snapshot, run.config, run.prepared.facts)
     try:
@@ -194,27 +195,28 @@ def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
         with watch.phase("plan"):
             if branched := built.keeping & branched_places(actual):
                 built = wanted_snapshot(snapshot, run.config, run.prepared.facts, branched)
-            # Only these may have stale flows; the others need not stay in memory.
-            snapshot = _of_protocol(snapshot, "udp")
+            # Only these may have stale flows; the others need not stay in memory as they are.
+            packed, snapshot = PackedStates(snapshot.services.values()), _of_protocol(snapshot, "udp")
             plan = plan_wanted(built.wanted, actual, staged=run.prepared.machine.is_staged)
             notes.extend(plan.notes)
             if plan.transactions:
                 check_lines(built.wanted.tables, may_be_empty=MAY_BE_EMPTY)
             run.log.info("planned", family=family, chains=plan.chains_written, deleted=plan.chains_deleted)
         if run.is_dry:
-            written = sum(len(section.encode()) for section in render_sections(plan.restore_input))
+            size = sum(len(section.encode()) for section in render_sections(plan.restore_input))
+            written = applied(plan, actual, size)
         else:
             with watch.phase("restore"):
-                written = _apply(run, built.wanted, plan, actual)
+                written = _apply(run, built.wanted, plan, actual, packed)
             notes.extend(tune_after(localhost_node_ports=KUBE_FIREWALL in built.wanted.tables["filter"]))
             with watch.phase("conntrack"):
-                flows = _end_stale_flows(snapshot, run.config, run.prepared.facts, plan, actual)
+                flows = _end_stale_flows(snapshot, run.config, run.prepared.facts, written)
             notes.extend([flows.problem] if flows.problem else [])
             if flows.listed:
                 run.log.info("conntrack", family=family, listed=flows.listed, deleted=flows.deleted)
     except KproxyError as error:
         return FamilyReport(error=error, seconds=watch.total(), notes=tuple(notes))
-    return _report(built, plan, written, flows, notes=tuple(notes), seconds=watch.total())
+    return _report(built, written, flows, notes=tuple(notes), seconds=watch.total())
 
 
 def _of_protocol(snapshot: Snapshot, protocol: str) -> Snapshot:
@@ -222,21 +224,23 @@ def _of_protocol(snapshot: Snapshot, protocol: str) -> Snapshot:
     return msgspec.structs.replace(snapshot, services=services)
 
 
-def _apply(run: _Run, wanted: Wanted, plan: Plan, actual: SavedTables) -> int:
+def _apply(run: _Run, wanted: Wanted, plan: Plan, actual: SavedTables, states: PackedStates) -> Applied:
+    prepared, family = run.prepared, wanted.family
+    machine = prepared.machine
+    options = rule_options(run.config, prepared.node, prepared.facts, family, endpoint_count=0)
     return apply_plan(
-        run.prepared.machine,
-        wanted.family,
+        machine,
+        family,
         plan,
         actual,
         owners=wanted.owners,
+        isolate=lambda: write_without_refused(machine, family, states, options, run.log),
         log=run.log,
         progress=run.progress,
     )
 
 
-def _end_stale_flows(
-    snapshot: Snapshot, config: Config, facts: MachineFacts, plan: Plan, actual: SavedTables
-) -> ConntrackOutcome:
+def _end_stale_flows(snapshot: Snapshot, config: Config, facts: MachineFacts, written: Applied) -> ConntrackOutcome:
     """
     Delete records of flows that contradict the state; nothing is listed where no service port has such flows.
 
@@ -244,9 +248,12 @@ def _end_stale_flows(
     """
     options = rule_options(config, snapshot.node, facts, snapshot.family, endpoint_count=0)
     # Lines of other protocols need not be read: of those there may be thousands.
-    leaving = (line for line in leaving_lines(plan, actual) if " udp " in line)
+    leaving = (line for line in written.leaving if " udp " in line)
+    # Rules of Services that are set aside are those of another state.
+    aside = {one.service for one in written.set_aside}
+    ports = ((state, state.service_port) for state in snapshot.services.values())
     table = flow_table(
-        snapshot.services.values(),
+        [state for state, port in ports if f"{port.namespace}/{port.name}" not in aside],
         entry_options(options, facts.interface_addresses),
         former=former_entries(leaving, snapshot.family),
     )
@@ -255,20 +262,19 @@ def _end_stale_flows(
 
 def _report(
     built: WantedSnapshot,
-    plan: Plan,
-    written: int,
+    written: Applied,
     flows: ConntrackOutcome,
     *,
     notes: tuple[str, ...],
     seconds: dict[str, float],
 ) -> FamilyReport:
     return FamilyReport(
-        transactions=len(plan.transactions),
-        bytes=written,
-        chains_written=plan.chains_written,
-        chains_deleted=plan.chains_deleted,
-        rules_written=plan.rules_written,
-        rules_deleted=plan.rules_deleted,
+        transactions=written.transactions,
+        bytes=written.bytes,
+        chains_written=written.chains_written,
+        chains_deleted=written.chains_deleted,
+        rules_written=written.rules_written,
+        rules_deleted=written.rules_deleted,
         chains=built.chain_count,
         rules=built.rule_count,
         services=built.service_count,
@@ -278,4 +284,5 @@ def _report(
         flows_deleted=flows.deleted,
         seconds=seconds,
         notes=notes,
+        set_aside=written.set_aside,
     )

@@ -5,8 +5,8 @@ Work is proportional to what changed: rules of one Service are built and rendere
 looks at its chains and, if its addresses changed, at the shared chains that hold them. Rules are kept as text only,
 once, whether wanted or applied; a change that the kernel refused stays in the difference between both.
 
-A Service whose rules the kernel refuses can be set aside: it has no rules until it means something else, so that it
-costs the others nothing.
+A Service whose rules the kernel refuses can be set aside, so that it costs the others nothing: until it means something
+else, or is tried again, it keeps what still serves of the rules that it has.
 
 Memory: 5,000 Services of 5 endpoints are some 115,000 lines, 15 MiB.
 """
@@ -16,28 +16,21 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from kproxy_ipt.plan.dispatch_lines import DispatchLines, SharedChain, SharedLines, shared_lines
+from kproxy_ipt.plan.contribution import NOTHING, Contribution, contribution_of
+from kproxy_ipt.plan.dispatch_lines import DispatchLines, SharedChain
+from kproxy_ipt.plan.last_good import standing_rules, stands, still_serving
 from kproxy_ipt.plan.plan import Plan, plan_wanted
 from kproxy_ipt.plan.stages import MAX_LINES
 from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
-from kproxy_ipt.rules.build import assemble, service_port_rules
+from kproxy_ipt.rules.build import assemble
+from kproxy_ipt.rules.names import KUBE_MARK_MASQ
 from kproxy_ipt.rules.options import LARGE_CLUSTER_ENDPOINTS, RuleOptions
 from kproxy_ipt.rules.shared_chains import branched_places
-from kproxy_ipt.ruleset.render import render_chain
+from kproxy_ipt.ruleset.edits import Transaction, WriteChain
 from kproxy_ipt.ruleset.scan import SavedChain, SavedTables
-from kproxy_ipt.state.model import ServiceState
 from kproxy_ipt.state.tracker import ServiceName, States
 
-
-class _Contribution(msgspec.Struct, frozen=True):
-    """What one Service adds: its own chains, their owners, and lines of shared chains."""
-
-    chains: Mapping[str, Lines]
-    owners: Mapping[str, str]
-    shared: SharedLines
-
-
-_NOTHING = _Contribution({}, {}, {})
+_NO_TABLES = SavedTables({})
 
 
 class FamilyRules:
@@ -51,9 +44,10 @@ class FamilyRules:
     def __init__(self) -> None:
         self._options: RuleOptions | None = None
         self._states: dict[ServiceName, States] = {}
-        self._contributions: dict[ServiceName, _Contribution] = {}
+        self._contributions: dict[ServiceName, Contribution] = {}
         self._order: list[ServiceName] = []
         self._aside: dict[ServiceName, States] = {}
+        self._kept: dict[ServiceName, Contribution] = {}
         self._fixed: Wanted | None = None
         self._applied: dict[str, dict[str, Lines]] = {"filter": {}, "nat": {}}
         self._applied_chains: dict[ServiceName, tuple[str, ...]] = {}
@@ -92,6 +86,7 @@ class FamilyRules:
         if options == old:
             return False
         self._aside.clear()
+        self._kept.clear()
         if self._dispatch is None:
             self._dispatch = DispatchLines(options.family, self._order)
         if old is None or msgspec.structs.replace(old, endpoint_comments=options.endpoint_comments) != options:
@@ -105,6 +100,7 @@ class FamilyRules:
         for name, states in changes.items():
             if self._aside.get(name) != states:
                 self._aside.pop(name, None)
+                self._kept.pop(name, None)
             self._place(name, present=bool(states))
             self.endpoint_count += _endpoint_count(states) - _endpoint_count(self._states.get(name, ()))
             if states:
@@ -120,9 +116,9 @@ class FamilyRules:
         return self._states.get(name, ())
 
     @property
-    def aside_count(self) -> int:
-        """Services that have no rules because the kernel refused them."""
-        return len(self._aside)
+    def aside(self) -> Mapping[ServiceName, bool]:
+        """Services that are set aside because the kernel refused their rules, and whether earlier rules stay."""
+        return {name: self._kept[name] is not NOTHING for name in self._aside}
 
     def service_of(self, chain_name: str, line: str) -> ServiceName | None:
         """The Service that a chain, or a line of a shared chain, is there for; None for others; looks through all."""
@@ -131,17 +127,53 @@ class FamilyRules:
                 return name
         return self.dispatch.service_of(line)
 
-    def set_aside(self, name: ServiceName) -> None:
-        """Leave a Service without rules until it, or what all rules depend on, changes."""
-        self._aside[name] = self._states[name]
-        self._rebuild((name,))
-        self._needs_full = True
+    def suspects(self, actual: SavedTables) -> tuple[ServiceName, ...]:
+        """The Services, in order, of whose rules *actual* does not have all in force."""
+        standing = standing_rules(actual, self._contributions.keys(), self.options.family)
+        return tuple(
+            name
+            for name in self._order
+            if (one := self._contributions.get(name)) and not stands(one, standing.get(name, NOTHING))
+        )
 
-    def try_again(self) -> None:
-        """Want the rules of all Services again that were set aside."""
-        names = tuple(self._aside)
-        self._aside.clear()
-        self._rebuild(names)
+    def hold(self, names: Iterable[ServiceName], actual: SavedTables) -> None:
+        """
+        Leave Services, until they are released, with what they have, as far as it still serves.
+
+        Args:
+            names: None of them is held already.
+            actual: What the kernel has.
+        """
+        held = tuple(names)
+        standing = standing_rules(actual, frozenset(held), self.options.family)
+        for name in held:
+            wanted = self._contributions.get(name, NOTHING)
+            self._kept[name] = still_serving(standing.get(name, NOTHING), wanted)
+        self._rebuild(held)
+
+    def release(self, names: Iterable[ServiceName]) -> None:
+        """Want the rules of Services again that were held or set aside; of others nothing changes."""
+        held = [name for name in names if name in self._kept]
+        for name in held:
+            del self._kept[name]
+            self._aside.pop(name, None)
+        self._rebuild(held)
+
+    @property
+    def aside_count(self) -> int:
+        """Services that are set aside."""
+        return len(self._aside)
+
+    def set_aside(self, name: ServiceName, actual: SavedTables = _NO_TABLES) -> None:
+        """Hold a Service until it, or what all rules depend on, changes; or until it is released."""
+        if name not in self._kept:
+            self.hold((name,), actual)
+        self._aside[name] = self._states[name]
+
+    def harmless_plan(self) -> Plan:
+        """A chain that every family has is written as it is: nothing changes, and nothing is there to be refused."""
+        lines = self.fixed.tables["nat"][KUBE_MARK_MASQ]
+        return Plan(transactions=(Transaction("nat", (WriteChain(KUBE_MARK_MASQ, lines),)),))
 
     def _place(self, name: ServiceName, *, present: bool) -> None:
         position = bisect_left(self._order, name)
@@ -153,10 +185,10 @@ class FamilyRules:
 
     def _rebuild(self, names: Iterable[ServiceName]) -> None:
         for name in names:
-            old = self._contributions.pop(name, _NOTHING)
-            states = () if name in self._aside else self._states.get(name, ())
-            new = _contribution(states, self.options) if states else _NOTHING
-            if states:
+            old = self._contributions.pop(name, NOTHING)
+            states = self._states.get(name, ())
+            new = self._kept.get(name) or (contribution_of(states, self.options) if states else NOTHING)
+            if new is not NOTHING:
                 self._contributions[name] = new
             if new != old:
                 self._touched.add(name)
@@ -174,7 +206,7 @@ class FamilyRules:
         end = self.fixed.tables[place[0]].get(place[1], ())
         return (*lines, *end) if end else lines
 
-    def _ordered(self) -> Iterator[_Contribution]:
+    def _ordered(self) -> Iterator[Contribution]:
         return (self._contributions[name] for name in self._order if name in self._contributions)
 
     @property
@@ -216,7 +248,7 @@ class FamilyRules:
         actual: dict[str, dict[str, SavedChain]] = {"filter": {}, "nat": {}}
         owners: dict[str, str] = {}
         for name in sorted(self._touched):
-            contribution = self._contributions.get(name, _NOTHING)
+            contribution = self._contributions.get(name, NOTHING)
             wanted["nat"].update(contribution.chains)
             owners.update(contribution.owners)
             for one in (*contribution.chains, *self._applied_chains.get(name, ())):
@@ -253,7 +285,7 @@ class FamilyRules:
         self._needs_full = False
 
     def _commit_service(self, name: ServiceName) -> None:
-        chains = self._contributions.get(name, _NOTHING).chains
+        chains = self._contributions.get(name, NOTHING).chains
         for gone in self._applied_chains.pop(name, ()):
             if gone not in chains:
                 self._set_applied(("nat", gone), None)
@@ -280,15 +312,6 @@ class FamilyRules:
     def counts(self) -> Mapping[str, tuple[int, int]]:
         """By table: chains and rules that the kernel has of us, as far as we know."""
         return {table: (len(chains), self._applied_rules[table]) for table, chains in self._applied.items()}
-
-
-def _contribution(states: tuple[ServiceState, ...], options: RuleOptions) -> _Contribution:
-    parts = [service_port_rules(state, options.node, options) for state in states]
-    return _Contribution(
-        {one.name: render_chain(one) for part in parts for one in part.chains},
-        {one.name: part.text for part in parts for one in part.chains},
-        shared_lines(parts, options.family),
-    )
 
 
 def _endpoint_count(states: States) -> int:

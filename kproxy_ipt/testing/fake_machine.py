@@ -31,6 +31,7 @@ class FakeMachine:
         inputs: What the restore programs were fed, oldest first; refused inputs too.
         saves: How many listings were made.
         refused: A line that holds one of these texts is refused, as a kernel does that lacks something.
+        names_rules: Whether a refusal names the line of the rule; if not, that of the `COMMIT`, as on legacy.
         broken: Raised instead of running any program, as one that hangs is.
     """
 
@@ -39,12 +40,18 @@ class FakeMachine:
         self.inputs: list[str] = []
         self.saves = 0
         self.refused: set[str] = set()
+        self.names_rules = True
         self.broken: KernelError | None = None
 
     @property
     def choice(self) -> BackendChoice:
         """The backend that is chosen here."""
         return BackendChoice(Backend.NFT, "a machine in memory", {each: _programs(each) for each in self.kernels}, {})
+
+    @property
+    def legacy_choice(self) -> BackendChoice:
+        """The same, as if it were the legacy backend: one transaction for each table."""
+        return BackendChoice(Backend.LEGACY, "a machine in memory", self.choice.programs, {})
 
     @property
     def iptables(self) -> Mapping[Family, Iptables]:
@@ -88,6 +95,8 @@ class FakeMachine:
             if any(refused in line for refused in self.refused):
                 start = max(at for at, head in enumerate(lines[:number]) if head.startswith("*"))
                 kernel.restore("\n".join(lines[:start]))
+                if not self.names_rules:
+                    return f"line {lines.index('COMMIT', number) + 1} failed"
                 return f"\nline {number}: RULE_APPEND failed (Invalid argument): rule in chain {line.split(' ')[1]}"
         try:
             kernel.restore(text)

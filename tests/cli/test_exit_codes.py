@@ -31,6 +31,13 @@ nodePortAddresses: [here]
 _REFUSES_ONE_RULE = """[ "$1" = --version ] && exec $REAL "$@"
 sed '/demo\\/web:http -> 10.244.1.13/s/--mode random/--mode bogus/' | $REAL "$@"
 """
+# A target that the kernel allows in POSTROUTING alone.
+_KERNEL_REFUSES_ONE_RULE = """[ "$1" = --version ] && exec $REAL "$@"
+sed 's/-j DNAT --to-destination 10.244.1.13:.*/-j MASQUERADE/' | $REAL "$@"
+"""
+_REFUSES_A_FIXED_RULE = """[ "$1" = --version ] && exec $REAL "$@"
+sed '/-A KUBE-POSTROUTING/s/-j MASQUERADE/-j MASQUERADE --bogus/' | $REAL "$@"
+"""
 _ALWAYS_FAILS = """[ "$1" = --version ] && exec $REAL "$@"
 echo "$(basename $0): line 3: RULE_APPEND failed (Invalid argument): rule in chain X" >&2
 exit 4"""
@@ -188,24 +195,59 @@ def test_namespace_that_may_not_be_entered_is_7(program: Program, lab: Lab) -> N
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("backend", ["nft", "legacy"])
-def test_refused_rule_is_8_and_named(
+def test_refused_rule_of_no_service_is_8_and_named(
     backend: str, program: Program, lab: Lab, netns: str, saved: Saved, shim: Shim
 ) -> None:
-    """Line, rule, chain and service port are told; the family's tables are as before, the other family is written."""
-    environment = shim(f"iptables-{backend}-restore", _REFUSES_ONE_RULE)
+    """Line, rule and chain are told; the family's tables are as before, the other family is written."""
+    environment = shim(f"iptables-{backend}-restore", _REFUSES_A_FIXED_RULE)
     before = saved(netns, backend)
     ran = program("sync", "--once", *lab[:-1], backend, "--output", "json", env=environment)
 
     document = json.loads(ran.stdout)
     error = document["families"]["ipv4"]["error"]
     assert ran.returncode == document["exit_code"] == 8
-    assert (error["chain"], error["owner"]) == ("KUBE-SVC-XRY76EGRC3BSCIIJ", "demo/web:http")
-    assert error["rule"].startswith("-A KUBE-SVC-XRY76EGRC3BSCIIJ ")
+    assert (error["chain"], "owner" in error) == ("KUBE-POSTROUTING", False)
+    assert error["rule"].startswith("-A KUBE-POSTROUTING ")
     assert error["line"] > 1
     assert f"error: ipv4: line {error['line']}: " in ran.stderr
-    assert ran.stderr.splitlines()[-2:] == [f"       rule: {error['rule']}", "       service port: demo/web:http"]
+    assert ran.stderr.splitlines()[-1] == f"       rule: {error['rule']}"
     assert document["families"]["ipv6"]["transactions"] > 0
     assert _family(saved(netns, backend), "10.") == _family(before, "10.")
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("backend", ["nft", "legacy"])
+def test_refused_service_is_10_and_named(
+    backend: str, program: Program, invoke: Invoke, lab: Lab, netns: str, saved: Saved, shim: Shim
+) -> None:
+    """It is left with what it had, here nothing; all other Services of the family are written."""
+    environment = shim(f"iptables-{backend}-restore", _REFUSES_ONE_RULE)
+    ran = program("sync", "--once", *lab[:-1], backend, "--output", "json", env=environment)
+    refused = saved(netns, backend)
+    again = invoke("sync", "--once", *lab[:-1], backend)
+
+    document = json.loads(ran.stdout)
+    [aside] = document["families"]["ipv4"]["set_aside"]
+    assert ran.returncode == document["exit_code"] == 10
+    assert (aside["service"], aside["rules"], document["families"]["ipv4"]["error"]) == ("demo/web", "none", None)
+    assert "(rule: -A KUBE-SVC-XRY76EGRC3BSCIIJ " in aside["reason"]
+    assert f"error: ipv4: Service demo/web is set aside, rules: none: {aside['reason']}" in ran.stderr
+    assert not [line for line in _family(refused, "10.") if '"demo/web:' in line]
+    others = [line for line in _family(saved(netns, backend), "10.") if "demo/web:" not in line]
+    assert (again.exit_code, set(others) - set(refused.splitlines())) == (0, set())
+
+
+@pytest.mark.kernel
+def test_refused_service_without_a_word_is_10_too(
+    program: Program, lab: Lab, netns: str, saved: Saved, shim: Shim
+) -> None:
+    """The legacy program names the line of the COMMIT alone, and the Service is found by trying."""
+    environment = shim("iptables-legacy-restore", _KERNEL_REFUSES_ONE_RULE)
+    ran = program("sync", "--once", *lab[:-1], "legacy", env=environment)
+
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (10, "everything else was written")
+    assert "error: ipv4: Service demo/web is set aside, rules: none: " in ran.stderr
+    assert "10.244.1.13" not in saved(netns, "legacy")
 
 
 def _family(save: str, prefix: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Syncs of one family over the programs of a machine in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -15,7 +15,7 @@ from kproxy_ipt.objects.model import Service
 from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
-from kproxy_ipt.state.tracker import ObjectStore, StateTracker
+from kproxy_ipt.state.tracker import ObjectStore, ServiceName, StateTracker
 from kproxy_ipt.testing.desired import ApiObject
 from kproxy_ipt.testing.fake_machine import FakeMachine
 from kproxy_ipt.testing.objects import endpoint_slice, service, service_port
@@ -46,12 +46,16 @@ class Synced:
         kind = Kind.SERVICES if isinstance(one, Service) else Kind.ENDPOINT_SLICES
         self.tracker.refresh(self.store, self.store.apply(Put(kind, one)), now_s=0.0)
 
-    def sync(self, reason: str = "") -> SyncOutcome:
+    def sync(self, reason: str = "", *, retry: Iterable[ServiceName] = ()) -> SyncOutcome:
         """Sync once, and commit what succeeded."""
         pending = self.tracker.pending()
         outcome = self.family.run(
             SyncRequest(
-                changes=pending.changes, options=self.options, entries=entry_options(self.options, ()), reason=reason
+                changes=pending.changes,
+                options=self.options,
+                entries=entry_options(self.options, ()),
+                reason=reason,
+                retry=frozenset(retry),
             ),
             set(),
         )
@@ -167,16 +171,18 @@ def test_service_set_aside_comes_back_with_its_next_meaning(synced: Synced) -> N
     assert "10.244.1.9:80" in synced.text
 
 
-def test_scheduled_comparison_tries_again_what_was_set_aside(synced: Synced) -> None:
-    """The kernel may have got what it lacked."""
+def test_service_set_aside_is_tried_again_on_request(synced: Synced) -> None:
+    """The kernel may have got what it lacked; a comparison alone does not ask for it."""
     synced.machine.refused = {"10.244.66.6"}
     synced.put(endpoint_slice(WEB, ["10.244.66.6"]))
     synced.sync()
-    still = synced.sync(EVERYTHING)
+    still = synced.sync(retry={("default", "web")})
     synced.machine.refused = set()
-    outcome = synced.sync(EVERYTHING)
+    compared = synced.sync(EVERYTHING)
+    outcome = synced.sync(retry={("default", "web")})
 
-    assert (still.error, still.aside_count, outcome.aside_count) == (None, 1, 0)
+    counts = (still.aside_count, [*still.set_aside], compared.aside_count, outcome.aside_count)
+    assert counts == (1, [("default", "web")], 1, 0)
     assert "10.244.66.6:80" in synced.text
 
 

@@ -178,10 +178,10 @@ def test_service_set_aside_has_no_rules_until_it_changes(kept: Kept) -> None:
 
 
 def test_service_set_aside_can_be_tried_again(kept: Kept) -> None:
-    """Whoever compares everything asks the kernel once more."""
+    """The kernel may have got what it lacked."""
     kept.rules.set_aside(("default", "web"))
     kept.write({})
-    kept.rules.try_again()
+    kept.rules.release([("default", "web")])
     kept.write({})
 
     assert ("10.96.0.10" in kept.kernel.save(), kept.rules.aside_count, kept.is_in_step()) == (True, 0, True)

@@ -1,0 +1,174 @@
+"""
+Writing until the kernel takes it: a Service that it refuses costs the others nothing.
+
+A restore that was refused is tried again after everything was compared, since the tables may have been others than we
+thought. Is it refused again, then
+
+- if the program names the rule, and that is there for one Service, twice in a row: this Service is set aside;
+- if it names no rule (`line N failed`, the line of a COMMIT), or one that is there for no Service (nft blames the jump
+  that leads to a chain which may not be there): the Service is looked for by halves, see `kproxy_ipt.plan.suspects`;
+- if it says nothing about any line, or refuses the rest without all suspects as well: nothing is gained by setting
+  Services aside, and the sync fails.
+
+A machine that refuses everything is no Service's fault: before Services are set aside by a write that wrote nothing,
+one harmless run is tried, and if that is refused as well, nobody is set aside.
+
+What is set aside keeps the rules that it has, as far as they still serve.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from kproxy_ipt.errors import RestoreError
+from kproxy_ipt.plan.family_rules import FamilyRules
+from kproxy_ipt.plan.plan import Plan
+from kproxy_ipt.plan.suspects import Search
+from kproxy_ipt.ruleset.scan import SavedTables
+from kproxy_ipt.state.tracker import ServiceName
+
+MOST_ASIDE = 20
+"""Services that one sync sets aside at most; where more are refused, something else is wrong as well."""
+
+MOST_RUNS = 100
+"""Restore runs of one sync at most; a next sync goes on from what this one has found and written."""
+
+_UNREAD = SavedTables({})
+
+T = TypeVar("T")
+
+
+class Steps(msgspec.Struct, Generic[T], frozen=True):
+    """
+    What a write is made of.
+
+    Attributes:
+        plan: Plans everything, with a listing of the kernel, if its argument is true; else what changed, with an empty
+            listing.
+        apply: Writes a plan, which is from a listing if the second argument is true; what it returns is kept.
+    """
+
+    plan: Callable[[bool], tuple[Plan, SavedTables]]
+    apply: Callable[[Plan, SavedTables, bool], T]
+
+
+class PersistentWriter(Generic[T]):
+    """
+    One write of the rules of a family.
+
+    Attributes:
+        taken: What `Steps.apply` returned, for each run that the kernel took, in order.
+        set_aside: Services that were set aside in this write, and why.
+    """
+
+    def __init__(self, rules: FamilyRules, steps: Steps[T]) -> None:
+        """Prepare to write *rules* by *steps*."""
+        self.taken: list[T] = []
+        self.set_aside: dict[ServiceName, str] = {}
+        self._rules = rules
+        self._steps = steps
+        self._search: Search | None = None
+        self._refused_rule = ""
+        self._has_written = False
+
+    def write(self, *, is_full: bool) -> None:
+        """
+        Write, and commit what the kernel took.
+
+        Args:
+            is_full: Whether to begin with a listing of the kernel.
+
+        Raises:
+            RestoreError: Refused though no Service is to blame, or too many are. Those in `set_aside` stay so.
+            KernelError: The machine failed otherwise.
+        """
+        try:
+            self._write(is_full=is_full)
+            self._confirm()
+        except RestoreError:
+            self._rules.require_full()
+            self._confirm()
+            raise
+        except BaseException:
+            self._rules.require_full()
+            raise
+        finally:
+            if self._search is not None:
+                self._rules.release(self._search.untold)
+
+    def _confirm(self) -> None:
+        """Set nobody aside, and raise the error of the machine, if it refuses what nobody could refuse."""
+        if not self.set_aside or self._has_written:
+            return
+        try:
+            self._steps.apply(self._rules.harmless_plan(), _UNREAD, False)
+            self._has_written = True
+        except RestoreError:
+            self._rules.release(self.set_aside)
+            self.set_aside.clear()
+            raise
+
+    def _write(self, *, is_full: bool) -> None:
+        last: RestoreError | None = None
+        for _ in range(MOST_RUNS):
+            plan, actual = self._steps.plan(is_full)
+            try:
+                self.taken.append(self._steps.apply(plan, actual, is_full))
+                self._has_written |= bool(plan.transactions)
+            except RestoreError as error:
+                self._rules.require_full()
+                if is_full:
+                    self._judge(error, actual)
+                is_full, last = True, error
+                continue
+            self._rules.commit()
+            if self._search is None or self._is_done(self._search):
+                return
+            # Later ones are compared too: a trial that is refused has to mean something.
+            is_full = True
+        if last is not None:
+            raise last
+
+    def _is_done(self, search: Search) -> bool:
+        """After a run that was taken: whether something is known of every suspect."""
+        search.taken()
+        self._rules.release(search.trial)
+        return not search.untold
+
+    def _judge(self, error: RestoreError, actual: SavedTables) -> None:
+        """Decide who keeps the old rules in the next run; raise *error* where that would not help."""
+        name = self._rules.service_of(error.chain, error.rule) if error.rule else None
+        if len(self.set_aside) >= MOST_ASIDE or error.line is None:
+            raise error
+        if self._search is not None:
+            self._narrow(self._search, name, error, actual)
+        elif name is None:
+            suspects = self._rules.suspects(actual)
+            if not suspects:
+                raise error
+            self._search = Search(suspects)
+            self._rules.hold(suspects, actual)
+        elif error.rule == self._refused_rule:
+            self._set_aside(name, error, actual)
+        self._refused_rule = error.rule
+
+    def _narrow(self, search: Search, name: ServiceName | None, error: RestoreError, actual: SavedTables) -> None:
+        known, tried = len(search.found), search.trial
+        if not search.refused(name):
+            # Held, they are not in the way: what is refused now is another matter, or nobody's fault.
+            raise error
+        self._rules.hold(tried, actual)
+        for culprit in search.found[known:]:
+            self._set_aside(culprit, error, actual)
+        self._rules.release(search.trial)
+
+    def _set_aside(self, name: ServiceName, error: RestoreError, actual: SavedTables) -> None:
+        self._rules.set_aside(name, actual)
+        self.set_aside[name] = words_of(error)
+
+
+def words_of(error: RestoreError) -> str:
+    """Why a Service was refused: what the kernel or the program said, and the rule; no line number of an input."""
+    rule = f" (rule: {error.rule})" if error.rule else ""
+    return f"{error.message}{rule}"
