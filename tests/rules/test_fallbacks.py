@@ -1,5 +1,7 @@
 """What rules become without an optional part, and what is told about it."""
 
+from pathlib import Path
+
 import pytest
 
 from kproxy_ipt.addresses import Family
@@ -122,3 +124,11 @@ def test_only_services_that_are_ours_are_set_aside() -> None:
 def test_every_part_has_a_fallback() -> None:
     """A part without words would be missing in silence."""
     assert set(FALLBACKS) == set(OptionalPart)
+
+
+def test_documentation_has_the_table_of_fallbacks() -> None:
+    """Row by row, in the same words."""
+    rows = [f"| `{part}` | {fallback.concerns} | {fallback.instead} |" for part, fallback in FALLBACKS.items()]
+    page = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text(encoding="utf-8")
+
+    assert [line for line in page.splitlines() if line.startswith("| `")][: len(rows)] == rows
