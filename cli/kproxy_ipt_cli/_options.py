@@ -211,9 +211,11 @@ def _canonical_addresses(
     return tuple(address for address in found.values() if address)
 
 
-def interface_addresses_of(config: Config, given: tuple[str, ...], netns: str | None) -> tuple[str, ...]:
-    """The addresses of `--node-address`, else those of the machine; they matter only if node ports are restricted."""
-    if given or not config.node_port_addresses:
+def interface_addresses_of(
+    config: Config, given: tuple[str, ...], netns: str | None, *, needed: bool = False
+) -> tuple[str, ...]:
+    """The addresses of `--node-address`, else those of the machine where restricted node ports or rules need them."""
+    if given or not (config.node_port_addresses or needed):
         return given
     from kproxy_ipt.kernel.addresses import interface_addresses
     from kproxy_ipt.kernel.netns import inside

@@ -31,6 +31,7 @@ _COMMANDS = {
     "golden": "Check expected rules and flows in files, or write them anew.",
     "graph": "Draw the way of packets through the chains of a service, or of all.",
     "lint": "Name objects that yield no rules, or risky ones, and why.",
+    "preflight": "Try whether this machine can do what the rules need; touch nothing.",
     "render": "Print the rules that the objects ask for; touch nothing.",
     "run": "Keep the kernel in step with the cluster, or with files: the daemon.",
     "sync": "Bring the kernel to what the objects say.",
@@ -70,9 +71,9 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done, 1 drift (check) or warnings (lint --strict), 2 usage or cannot tell, "
-    "3 objects rejected, 4 configuration, 5 source, 6 missing program or kernel part, 7 privilege, "
-    "8 refused by the kernel, 9 lock, 70 a bug.",
+    epilog="Exit codes: 0 done, 1 drift (check), warnings (lint --strict) or less than everything (preflight), "
+    "2 usage or cannot tell, 3 objects rejected, 4 configuration, 5 source, 6 missing program or kernel part, "
+    "7 privilege, 8 refused by the kernel, 9 lock, 70 a bug.",
 )
 @click.version_option(__version__, prog_name="kproxy-ipt")
 @click.pass_context

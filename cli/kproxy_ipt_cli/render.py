@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 
 import click
+import msgspec
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.node import node_notes, own_node
 from kproxy_ipt.plan.plan import plan_sync
 from kproxy_ipt.rules.build import Desired, build_ruleset, with_base_chains
-from kproxy_ipt.rules.options import NFACCT_COUNTERS
+from kproxy_ipt.rules.fallbacks import set_aside_findings
 from kproxy_ipt.ruleset.canonical import canonical_ruleset
 from kproxy_ipt.ruleset.render import render_chain, render_input, render_save
 from kproxy_ipt.ruleset.scan import SavedTables
-from kproxy_ipt.state.model import MachineFacts
+from kproxy_ipt.state.model import MachineFacts, OptionalPart
 from kproxy_ipt.state.snapshot import take_snapshot
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import failing
@@ -49,7 +51,7 @@ _FORMS = ("restore", "save", "canonical")
 @click.option(
     "--without",
     multiple=True,
-    type=click.Choice(["nfacct", "random-fully"]),
+    type=click.Choice([str(part) for part in OptionalPart]),
     help="A part that the machine lacks. Repeatable.",
 )
 @source_options
@@ -86,6 +88,9 @@ def command(
     objects = request.read_objects()
     node = own_node(objects, request.config, request.node_name)
     facts = _facts(request.config, node_addresses, without, netns)
+    objects = msgspec.structs.replace(
+        objects, findings=(*objects.findings, *set_aside_findings(objects.services, facts))
+    )
     families = families_of(family)
     wanted = {str(one): build_ruleset(take_snapshot(objects, one, node), request.config, facts) for one in families}
     print_notes((*request.config_notes, *node_notes(objects, request.config, node, frozenset(families))))
@@ -103,12 +108,12 @@ def command(
 
 
 def _facts(config: Config, addresses: tuple[str, ...], without: tuple[str, ...], netns: str | None) -> MachineFacts:
-    """A machine that has everything but *without*."""
+    """A machine that has everything but *without*; one without addrtype must know its addresses."""
+    lacking = frozenset((family, OptionalPart(part)) for family in Family for part in without)
     return MachineFacts(
-        interface_addresses=interface_addresses_of(config, addresses, netns),
+        interface_addresses=interface_addresses_of(config, addresses, netns, needed=OptionalPart.ADDRTYPE in without),
         tcp_be_liberal=config.conntrack.tcp_be_liberal,
-        nfacct_counters=frozenset() if "nfacct" in without else frozenset(NFACCT_COUNTERS),
-        random_fully="random-fully" not in without,
+        lacking=lacking,
     )
 
 

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.drift import LegacyWatch
+from kproxy_ipt.daemon.fallback_watch import FallbackWatch
 from kproxy_ipt.daemon.family import FamilySync, ProcessNote, SyncOutcome
 from kproxy_ipt.daemon.family_loop import Clocks, FamilyLoop
 from kproxy_ipt.daemon.health import ProxyHealth
@@ -54,6 +55,7 @@ class FamilyParts:
         self.legacy: LegacyWatch | None = None
         self._thread = thread
         self._summaries = ServiceSummaries()
+        self._fallbacks = FallbackWatch(family, log, metrics)
         self._sync = FamilySync(machine, family, log, processes)
         self._health_ports = health_ports
         self._metrics = metrics
@@ -101,6 +103,7 @@ class FamilyParts:
         if options is None:
             return
         self._summaries.update(pending.changes, options.node)
+        self._fallbacks.update(pending.changes, options)
         without = self._summaries.without_local
         self._metrics.no_local_endpoints(self.family, internal=without.internal, external=without.external)
         if self.legacy is not None:

@@ -17,6 +17,7 @@ from kproxy_ipt.kernel.backend import Backend, BackendChoice, choose_backend, fe
 from kproxy_ipt.kernel.command import Runner, SubprocessRunner
 from kproxy_ipt.kernel.iptables import Iptables
 from kproxy_ipt.kernel.nfacct import ensure_counters, read_counters
+from kproxy_ipt.kernel.preflight_probe import lacking_parts
 from kproxy_ipt.kernel.sysctls import enable_route_localnet, tcp_be_liberal, write_sysctl
 from kproxy_ipt.rules.options import NFACCT_COUNTERS
 from kproxy_ipt.state.model import MachineFacts
@@ -79,13 +80,14 @@ def with_runner(machine: Machine, runner: Runner) -> Machine:
     return Machine(machine.choice, _iptables(machine.choice, runner, machine.lock_wait_s), machine.lock_wait_s)
 
 
-def machine_facts(machine: Machine, *, ensure: bool) -> MachineFacts:
+def machine_facts(machine: Machine, *, ensure: bool, runner: Runner | None = None) -> MachineFacts:
     """
-    What the current namespace adds to the objects.
+    What the current namespace adds to the objects; optional parts are tried elsewhere (`kernel/preflight_probe.py`).
 
     Args:
         machine: Of the same namespace.
         ensure: Whether missing accounting objects are created; if not, only those that exist count.
+        runner: Starts the programs that try optional parts; None for the real ones.
     """
     counters = ensure_counters(NFACCT_COUNTERS) if ensure else frozenset(read_counters(NFACCT_COUNTERS))
     return MachineFacts(
@@ -93,6 +95,7 @@ def machine_facts(machine: Machine, *, ensure: bool) -> MachineFacts:
         tcp_be_liberal=tcp_be_liberal(),
         nfacct_counters=counters,
         random_fully=all(features(programs).random_fully for programs in machine.choice.programs.values()),
+        lacking=lacking_parts(runner or SubprocessRunner(), machine.choice.programs.values()),
     )
 
 

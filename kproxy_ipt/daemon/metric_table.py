@@ -115,6 +115,8 @@ _OWN: tuple[_Row, ...] = (
     ("drift_repairs_total", _COUNTER, ("ip_family", "table", "kind"),
      "Chains and jumps of ours that others had changed or removed, and that were put back"),
     ("quarantined_services", _GAUGE, _FAMILY, "Services set aside because the kernel refuses their rules"),
+    ("fallback_services", _GAUGE, ("ip_family", "part"),
+     "Services that get less than they ask for, by the part that the machine lacks; no series where it lacks none"),
     ("watch_restarts_total", _COUNTER, ("resource",), "Times that a source had to list everything again"),
     ("rejected_objects", _GAUGE, ("resource",), "Objects set aside because they make no sense"),
     ("health_check_ports", _GAUGE, ("ip_family", "state"),

@@ -171,6 +171,10 @@ class Metrics:
         """So many Services are set aside."""
         self._set("kproxy_ipt_quarantined_services", services, family.api_name)
 
+    def fallback_services(self, family: Family, part: str, services: int) -> None:
+        """So many Services get less than they ask for, for want of an optional *part* of kernel or programs."""
+        self._set("kproxy_ipt_fallback_services", services, family.api_name, part)
+
     def watch_restarted(self, resource: str) -> None:
         """A source lists *resource* anew."""
         self._add("kproxy_ipt_watch_restarts_total", 1, resource)

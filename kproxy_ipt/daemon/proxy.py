@@ -47,6 +47,7 @@ from kproxy_ipt.kernel.sysctls import tcp_be_liberal
 from kproxy_ipt.objects.events import Event, Kind
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.plan.flows import entry_options
+from kproxy_ipt.rules.fallbacks import FALLBACKS
 from kproxy_ipt.rules.options import NFACCT_COUNTERS, rule_options
 from kproxy_ipt.ruleset.model import Counters
 from kproxy_ipt.state.model import MachineFacts
@@ -229,6 +230,8 @@ class Proxy:
             self.health.leave_out(family)
         await self._tune(first)
         self._facts = await first.call(machine_facts, machine, ensure=True)
+        for family, part in sorted(self._facts.lacking):
+            self._log.warning("missing part", family=family, lacking=str(part), now=FALLBACKS[part].instead)
         for family in machine.iptables:
             self._parts[family] = self._family(family, machine)
 

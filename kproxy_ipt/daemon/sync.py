@@ -28,6 +28,7 @@ from kproxy_ipt.plan.flows import entry_options, former_entries
 from kproxy_ipt.plan.plan import Plan, plan_wanted
 from kproxy_ipt.plan.wanted import Wanted
 from kproxy_ipt.plan.wanted_snapshot import WantedSnapshot, wanted_snapshot
+from kproxy_ipt.rules.fallbacks import fallback_notes, set_aside_findings
 from kproxy_ipt.rules.names import KUBE_FIREWALL, MAY_BE_EMPTY
 from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.rules.shared_chains import branched_places
@@ -170,6 +171,8 @@ def prepare(
     with watch.phase("machine"), inside(target.netns):
         untuned = tune_before(config) if write else ()
         facts = machine_facts(machine, ensure=write)
+    rejected = tuple(set_aside_findings(objects.services, facts))
+    objects = msgspec.structs.replace(objects, findings=(*objects.findings, *rejected))
     return Prepared(machine, saves, objects, node, facts, (*notes, *untuned))
 
 
@@ -188,6 +191,8 @@ def _sync_family(run: _Run, snapshot: Snapshot) -> FamilyReport:
     written, flows, notes = Applied(), ConntrackOutcome(), list[str]()
     with watch.phase("build"):
         built = wanted_snapshot(snapshot, run.config, run.prepared.facts)
+        lacking = run.prepared.facts.lacking_in(family)
+        notes.extend(fallback_notes(lacking, snapshot.services.values(), snapshot.node))
     try:
         with watch.phase("list"):
             actual = scan_save(pending.text())

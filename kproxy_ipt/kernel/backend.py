@@ -52,6 +52,14 @@ class BackendChoice(msgspec.Struct, frozen=True):
     unavailable: Mapping[Family, str]
 
 
+class Decision(msgspec.Struct, frozen=True):
+    """Which backend would be written to and why, and what is installed for each family that was asked for."""
+
+    backend: Backend
+    reason: str
+    installed: Mapping[Family, Installed]
+
+
 def choose_backend(
     runner: Runner, wanted: Literal["auto", "nft", "legacy"], families: Sequence[Family]
 ) -> BackendChoice:
@@ -72,6 +80,18 @@ def choose_backend(
         MissingFeatureError: The programs are there, but the kernel can do none of *families*.
         MissingPrivilegeError: The tables may not be read.
     """
+    decision = decide(runner, wanted, families)
+    return _usable(runner, decision.backend, decision.reason, decision.installed)
+
+
+def decide(runner: Runner, wanted: Literal["auto", "nft", "legacy"], families: Sequence[Family]) -> Decision:
+    """
+    The backend that `choose_backend` takes, whether it works or not; makes no table.
+
+    Raises:
+        MissingProgramError: No iptables program at all, or none of the pinned backend.
+        MissingPrivilegeError: The tables may not be read.
+    """
     installed = installed_programs(runner, families)
     available = [backend for backend in Backend if any(backend in found.programs for found in installed.values())]
     if not available:
@@ -85,7 +105,7 @@ def choose_backend(
             raise MissingProgramError(
                 f"the backend {wanted} is pinned, but its programs are not installed (there is {available[0]})"
             )
-    return _usable(runner, backend, reason, installed)
+    return Decision(backend, reason, installed)
 
 
 def _choose(evidence: "_Evidence", available: Sequence[Backend]) -> tuple[Backend, str]:
@@ -194,6 +214,11 @@ def _family_problem(runner: Runner, backend: Backend, family: Family, found: Ins
     if backend not in found.programs:
         word = "iptables" if family is Family.IPV4 else "ip6tables"
         return "; ".join(found.problems) or f"there is no {word} program of the backend {backend}"
+    return absent_family(family) or _nat_problem(runner, found.programs[backend])
+
+
+def absent_family(family: Family) -> str:
+    """Why the current namespace has no *family*, as one line, or ""."""
     if family is Family.IPV6:
         try:
             with open(_IF_INET6):  # noqa: PTH123 - nothing is read: it is there or not
@@ -202,7 +227,7 @@ def _family_problem(runner: Runner, backend: Backend, family: Family, found: Ins
             return "the kernel has no IPv6"
         if (read_sysctl(_DISABLE_IPV6) or "0") == "1":
             return "IPv6 is switched off (net.ipv6.conf.all.disable_ipv6 = 1)"
-    return _nat_problem(runner, found.programs[backend])
+    return ""
 
 
 def _nat_problem(runner: Runner, programs: Programs) -> str:

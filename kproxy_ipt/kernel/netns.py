@@ -47,6 +47,30 @@ def inside(target: str | None) -> Iterator[None]:
         os.close(home)
 
 
+@contextmanager
+def scratch() -> Iterator[None]:
+    """
+    Run the body in a new, empty network namespace that nobody else sees; it is gone once the body and its programs end.
+
+    The calling thread comes back afterwards. Loopback is down there.
+
+    Raises:
+        NamespaceError: It may not be made (CAP_SYS_ADMIN), or the kernel cannot.
+    """
+    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        before = current_namespace_id()
+        _unshare()
+        if current_namespace_id() == before:
+            raise NamespaceError("a network namespace cannot be made: the kernel stayed in the old one")
+        try:
+            yield
+        finally:
+            _setns(home)
+    finally:
+        os.close(home)
+
+
 def current_namespace_id() -> str:
     """The namespace of the calling thread as the kernel names it: `net:[4026531840]`."""
     return str(Path(_OWN).readlink())
@@ -76,6 +100,15 @@ def _setns(descriptor: int) -> None:
     if libc.setns(descriptor, _CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def _unshare() -> None:
+    """`os.unshare` of Python 3.12, for 3.11 as well."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        error = OSError(number, os.strerror(number))
+        raise NamespaceError(f"a network namespace cannot be made: {error.strerror}") from error
 
 
 def _explain(error: OSError, target: str, path: str) -> str:

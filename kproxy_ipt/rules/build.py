@@ -13,6 +13,7 @@ import msgspec
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.rules.dispatch import DispatchRules, dispatch_rules
 from kproxy_ipt.rules.dispatch_tree import DispatchTree, Entry, Place, dispatch_key
+from kproxy_ipt.rules.fallbacks import served_without
 from kproxy_ipt.rules.fixed import (
     BASE_JUMPS,
     BaseJump,
@@ -86,9 +87,15 @@ def build_ruleset(
 
 
 def service_port_rules(state: ServiceState, node: NodeFacts, options: RuleOptions) -> ServicePortRules:
-    """What the service port of *state* contributes."""
-    service_port = state.service_port
-    usable = usable_endpoints(service_port, state.endpoints, node)
+    """What the service port of *state* contributes, which is nothing where the machine lacks a part that it needs."""
+    if options.lacking:
+        served = served_without(options.lacking, state, node)
+        if served is None:
+            return ServicePortRules(state.service_port.text, (), DispatchRules())
+        service_port, usable = served
+    else:
+        service_port = state.service_port
+        usable = usable_endpoints(service_port, state.endpoints, node)
     names = chain_names(service_port)
     return ServicePortRules(
         service_port.text,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.rules.fixed import ACCEPT, DROP, LOCAL_DESTINATION, LOOPBACK
+from kproxy_ipt.rules.fixed import ACCEPT, DROP, LOCAL_DESTINATION, LOOPBACK, local_addresses
 from kproxy_ipt.rules.options import LOCALHOST_COUNTER, RuleOptions
 from kproxy_ipt.rules.service_chains import ServiceChainNames, has_firewall, to_service
 from kproxy_ipt.ruleset.matches import Comment, Nfacct, PortMatch
@@ -120,11 +120,13 @@ def _filter_external(service_port: ServicePort, usable: UsableEndpoints, options
     for address in (*_external_ips(service_port, options), *service_port.load_balancer_ips):
         yield _verdict(service_port, address, comment, target)
     if service_port.node_port:
-        yield Rule(
-            protocol=service_port.protocol,
-            matches=(comment, LOCAL_DESTINATION, _node_port_match(service_port)),
-            target=target,
-        )
+        for prefix, is_local in local_addresses(LOCAL_DESTINATION, options):
+            yield Rule(
+                destination=prefix,
+                protocol=service_port.protocol,
+                matches=(comment, *is_local, _node_port_match(service_port)),
+                target=target,
+            )
 
 
 def _health_check(service_port: ServicePort) -> Iterator[Rule]:

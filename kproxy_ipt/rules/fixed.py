@@ -27,6 +27,7 @@ from kproxy_ipt.ruleset.targets import Jump, Masquerade, SetMark, Verdict
 ACCEPT = Verdict("ACCEPT")
 DROP = Verdict("DROP")
 MARK_MASQ = Jump(KUBE_MARK_MASQ)
+LOCAL_SOURCE = AddressType(source="LOCAL")
 LOCAL_DESTINATION = AddressType(destination="LOCAL")
 
 LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1/128"}
@@ -73,6 +74,19 @@ BASE_JUMPS = (
     _jump("filter", "OUTPUT", "", KUBE_FIREWALL),
 )
 """In the order of insertion: each goes to the top of its chain, so the last of a chain ends up first."""
+
+
+def local_addresses(match: AddressType, options: RuleOptions) -> Iterator[tuple[str, tuple[Match, ...]]]:
+    """
+    The ways to say that an address is one of the node's own: a prefix and matches for a rule each, any may fit.
+
+    That is *match* alone, or without addrtype each address by itself.
+    """
+    if options.local_addresses is None:
+        yield "", (match,)
+        return
+    for address in options.local_addresses:
+        yield f"{address}/{options.family.bits}", ()
 
 
 def mark_masquerade_chain(options: RuleOptions) -> Chain:

@@ -5,10 +5,11 @@ import msgspec
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Balance, Config, Dispatch, Scheduler
 from kproxy_ipt.config.node import expand_node_port_addresses, node_ips
+from kproxy_ipt.rules.fallbacks import listed_node_ports, own_addresses
 from kproxy_ipt.rules.groups import GROUP_CAPACITY
 from kproxy_ipt.selection.local import LocalTraffic, local_traffic
 from kproxy_ipt.selection.node_ports import NodePortEntry, node_port_entry
-from kproxy_ipt.state.model import MachineFacts, NodeFacts
+from kproxy_ipt.state.model import MachineFacts, NodeFacts, OptionalPart
 
 LARGE_CLUSTER_ENDPOINTS = 1000
 """With more endpoints than this, over all service ports of a family, rules of endpoints carry no comments."""
@@ -35,6 +36,8 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
         balance: How chains with many endpoints are laid out.
         scheduler: Who gets the next connection, where a Service does not say.
         group_capacity: Endpoints that one group holds.
+        lacking: Optional parts that rules have to do without.
+        local_addresses: The node's own addresses, where rules must name them for want of addrtype; otherwise None.
     """
 
     family: Family
@@ -53,6 +56,8 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
     balance: Balance
     scheduler: Scheduler
     group_capacity: int = GROUP_CAPACITY
+    lacking: frozenset[OptionalPart] = frozenset()
+    local_addresses: tuple[str, ...] | None = None
 
 
 def rule_options(
@@ -69,6 +74,14 @@ def rule_options(
         endpoint_count: Sum over all service ports of the family, usable or not.
     """
     ips = node_ips(config.bind_address, node.addresses)
+    lacking = machine.lacking_in(family)
+    node_ports = node_port_entry(
+        expand_node_port_addresses(config, ips),
+        machine.interface_addresses,
+        family,
+        localhost_wanted=config.iptables.localhost_node_ports,
+    )
+    local_addresses = own_addresses(machine, family) if OptionalPart.ADDRTYPE in lacking else None
     return RuleOptions(
         family=family,
         node=node,
@@ -76,18 +89,15 @@ def rule_options(
         masquerade_mark=1 << config.iptables.masquerade_bit,
         masquerade_all=config.iptables.masquerade_all,
         local=local_traffic(config, node, family),
-        node_ports=node_port_entry(
-            expand_node_port_addresses(config, ips),
-            machine.interface_addresses,
-            family,
-            localhost_wanted=config.iptables.localhost_node_ports,
-        ),
+        node_ports=node_ports if local_addresses is None else listed_node_ports(node_ports, local_addresses),
         external_ips_allowed=config.external_ips_allowed,
         endpoint_comments=endpoint_count <= LARGE_CLUSTER_ENDPOINTS,
         drop_invalid=not machine.tcp_be_liberal,
-        nfacct_counters=machine.nfacct_counters,
-        random_fully=machine.random_fully,
+        nfacct_counters=frozenset() if OptionalPart.NFACCT in lacking else machine.nfacct_counters,
+        random_fully=machine.random_fully and OptionalPart.RANDOM_FULLY not in lacking,
         dispatch=config.shape.dispatch,
         balance=config.shape.balance,
         scheduler=config.shape.scheduler,
+        lacking=lacking,
+        local_addresses=local_addresses,
     )

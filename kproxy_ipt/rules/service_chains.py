@@ -18,18 +18,16 @@ import msgspec
 from kproxy_ipt.addresses import prefix_contains
 from kproxy_ipt.rules.balance import affinity_rules, endpoint_rules
 from kproxy_ipt.rules.endpoint_chain import endpoint_chain
-from kproxy_ipt.rules.fixed import MARK_MASQ
+from kproxy_ipt.rules.fixed import LOCAL_SOURCE, MARK_MASQ, local_addresses
 from kproxy_ipt.rules.groups import GroupWriter, groups_of
 from kproxy_ipt.rules.names import endpoint_chain_name, service_suffix
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.rules.shape import is_grouped, scheduler_of
-from kproxy_ipt.ruleset.matches import AddressType, Comment, Match, PortMatch
+from kproxy_ipt.ruleset.matches import Comment, Match, PortMatch
 from kproxy_ipt.ruleset.model import Chain, Rule
 from kproxy_ipt.ruleset.targets import Jump
 from kproxy_ipt.selection.usable import UsableEndpoints
 from kproxy_ipt.state.model import Endpoint, ServicePort
-
-_LOCAL_SOURCE = AddressType(source="LOCAL")
 
 
 class ServiceChainNames(msgspec.Struct, frozen=True):
@@ -155,9 +153,11 @@ def _external_rules(
             source=options.local.source, in_interface=options.local.in_interface, matches=(comment,), target=cluster
         )
     comment = Comment(f"masquerade LOCAL traffic for {text} external destinations")
-    yield Rule(matches=(comment, _LOCAL_SOURCE), target=MARK_MASQ)
+    for prefix, is_local in local_addresses(LOCAL_SOURCE, options):
+        yield Rule(source=prefix, matches=(comment, *is_local), target=MARK_MASQ)
     comment = Comment(f"route LOCAL traffic for {text} external destinations")
-    yield Rule(matches=(comment, _LOCAL_SOURCE), target=cluster)
+    for prefix, is_local in local_addresses(LOCAL_SOURCE, options):
+        yield Rule(source=prefix, matches=(comment, *is_local), target=cluster)
     if usable.local:
         yield Rule(target=Jump(names.local))
 

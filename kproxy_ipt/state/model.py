@@ -6,6 +6,7 @@ sorted by the bytes of `ip:port`.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 import msgspec
 
@@ -104,6 +105,17 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     pod_cidrs: tuple[str, ...] = ()
 
 
+class OptionalPart(StrEnum):
+    """A part of kernel and programs that rules can do without, each in its own way; named as iptables names it."""
+
+    NFACCT = "nfacct"
+    RANDOM_FULLY = "random-fully"
+    RECENT = "recent"
+    ADDRTYPE = "addrtype"
+    SCTP = "sctp"
+    STATISTIC = "statistic"
+
+
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the machine adds to the objects.
@@ -113,12 +125,18 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
         tcp_be_liberal: Whether `nf_conntrack_tcp_be_liberal` is on.
         nfacct_counters: Names of the accounting objects that exist in the kernel.
         random_fully: Whether the iptables program knows `--random-fully`.
+        lacking: Optional parts that were tried and are missing, each with the family that lacks it.
     """
 
     interface_addresses: tuple[str, ...] = ()
     tcp_be_liberal: bool = False
     nfacct_counters: frozenset[str] = frozenset({"ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"})
     random_fully: bool = True
+    lacking: frozenset[tuple[Family, OptionalPart]] = frozenset()
+
+    def lacking_in(self, family: Family) -> frozenset[OptionalPart]:
+        """What rules of *family* have to do without."""
+        return frozenset(part for one, part in self.lacking if one is family)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,17 @@ printf '%s\\n' "$*" >> "$0.calls"
 [ -e "$0.act" ] && . "$0.act"
 exec "$REAL" "$@"
 """
+# As the programs of both backends do where the kernel lacks an extension, or they themselves an option.
+_LACKS = """[ "$1" = --version ] && exec "$REAL" "$@"
+input=$(cat)
+line=$(printf '%s\\n' "$input" | grep -n -- '^-[AI] .*{uses}' | head -1 | cut -d: -f1)
+[ -z "$line" ] && {{ printf '%s\\n' "$input" | "$REAL" "$@"; exit; }}
+{words}
+echo "$(basename "$0"): line $line failed" >&2
+exit 4
+"""
+_UNSUPPORTED = 'echo "Warning: Extension {} revision 0 not supported, missing kernel module?" >&2'
+_UNKNOWN = """echo "$(basename "$0") v1.8.9: unknown option \\"{}\\"" >&2"""
 
 
 class Shims:
@@ -47,6 +58,21 @@ class Shims:
         draft = self.folder / f"{name}.draft"
         draft.write_text(f"{script}\n")
         draft.replace(self.folder / f"{name}.act")
+
+    def lack(self, name: str, extension: str) -> None:
+        """
+        From now on a restore program refuses new rules that use an extension, in the words of a machine that lacks it.
+
+        Args:
+            name: Of the program.
+            extension: A match (`recent`), a target in capitals (`REJECT`), or an option (`--random-fully`).
+        """
+        if extension.startswith("--"):
+            uses, words = extension, _UNKNOWN.format(extension)
+        else:
+            uses = f"-{'j' if extension.isupper() else 'm'} {extension}"
+            words = _UNSUPPORTED.format(extension)
+        self.act(name, _LACKS.format(uses=uses, words=words))
 
     def relent(self, name: str) -> None:
         """From now on only count again."""

@@ -72,12 +72,16 @@ def test_canonical_form_is_that_of_the_save_form(invoke: Invoke, examples: Path)
     assert canonical(save) == form
 
 
-def test_parts_that_the_machine_lacks_are_left_out(invoke: Invoke, examples: Path) -> None:
-    """`--without` takes matches and options away."""
-    rules = invoke("render", "--from", examples, *_NODE, "--without", "nfacct", "--without", "random-fully").stdout
+@pytest.mark.parametrize("part", ["nfacct", "random-fully", "addrtype", "statistic"])
+def test_part_that_the_machine_lacks_is_left_out(invoke: Invoke, examples: Path, part: str) -> None:
+    """`--without` takes matches and options away that the examples use otherwise."""
+    whole, rules = (
+        invoke("render", "--from", examples, *_NODE, *options).stdout for options in ((), ("--without", part))
+    )
 
-    assert "nfacct" not in rules
-    assert "random-fully" not in rules
+    assert part in whole
+    assert part not in rules
+    assert "-j KUBE-NODEPORTS" in rules
 
 
 def test_node_addresses_can_be_given(invoke: Invoke, examples: Path) -> None:

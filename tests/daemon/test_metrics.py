@@ -37,6 +37,7 @@ def _touch(metrics: Metrics) -> None:
     metrics.livez_answered(503)
     metrics.drift_repaired(V4, "nat", "chain")
     metrics.quarantined(V4, 1)
+    metrics.fallback_services(V4, "recent", 1)
     metrics.watch_restarted("services")
     metrics.rejected("services", 2)
     metrics.health_check_ports(V4, opened=3, failed=1)
