@@ -189,6 +189,10 @@ class Metrics:
         self._gauges["kproxy_ipt_backend_info"].clear()
         self._set("kproxy_ipt_backend_info", 1, backend, reason)
 
+    def leftovers_found(self, kind: str, fate: str, count: int) -> None:
+        """So many things of one kind were found and share a fate."""
+        self._set("kproxy_ipt_leftovers", count, kind, fate)
+
     def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
 

@@ -1,0 +1,76 @@
+"""
+The takeover of a daemon: once its rules stand, what would answer for the same Services a second time goes.
+
+kube-proxy does this before it writes anything, so for a moment nothing answers. Here it comes after the first sync:
+both sets of rules lead to the same endpoints, so which one decides about a packet makes no difference.
+"""
+
+import asyncio
+from collections import Counter
+
+from kproxy_ipt.daemon.kernel_thread import KernelThread
+from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.machine import Target
+from kproxy_ipt.daemon.metrics import Metrics
+from kproxy_ipt.daemon.takeover import TakeoverReport, take_over
+from kproxy_ipt.errors import KproxyError
+from kproxy_ipt.plan.takeover import Fate, Leftover, Scope
+
+_SHOWN_NAMES = 5
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 300.0
+
+
+async def remove_leftovers(target: Target, log: Log, metrics: Metrics) -> None:
+    """
+    Look, tell, remove; what cannot be removed (the lock is held) is tried again, until cancelled.
+
+    Args:
+        target: With the backend in use, never `auto`.
+        log: Told each thing that was found.
+        metrics: Counts them.
+    """
+    pause_s = _FIRST_PAUSE_S
+    while problems := await _once(target, log, metrics):
+        for place, error in problems.items():
+            log.warning("leftovers", place=place, error=error, again_in_s=pause_s)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def _once(target: Target, log: Log, metrics: Metrics) -> dict[str, str]:
+    """Problems by place."""
+    thread = KernelThread(None, "leftovers")
+    try:
+        report = await thread.call(take_over, target, Scope.START)
+    except KproxyError as error:
+        return {"node": str(error)}
+    finally:
+        thread.close()
+    _tell(report, log, metrics)
+    return {place: str(error) for place, error in report.errors.items()}
+
+
+def _tell(report: TakeoverReport, log: Log, metrics: Metrics) -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in report.leftovers:
+        fate = "failed" if _failed(one, report) else str(one.fate)
+        counts[(str(one.kind), fate)] += len(one.names)
+        log.warning(
+            "leftover",
+            kind=str(one.kind),
+            place=one.place,
+            fate=fate,
+            why=one.why,
+            count=len(one.names),
+            first=list(one.names[:_SHOWN_NAMES]),
+        )
+    for (kind, fate), count in counts.items():
+        metrics.leftovers_found(kind, fate, count)
+
+
+def _failed(one: Leftover, report: TakeoverReport) -> bool:
+    """Whether it was to go and did not: an error names its place, with or without its table or name."""
+    return one.fate is Fate.REMOVED and any(
+        place.startswith(one.place) or one.place.startswith(place) for place in report.errors
+    )
