@@ -52,6 +52,7 @@ async def _once(target: Target, log: Log, metrics: Metrics) -> dict[str, str]:
 
 
 def _tell(report: TakeoverReport, log: Log, metrics: Metrics) -> None:
+    log.info("looked for leftovers", found=sum(len(one.names) for one in report.leftovers))
     counts: Counter[tuple[str, str]] = Counter()
     for one in report.leftovers:
         fate = "failed" if _failed(one, report) else str(one.fate)
