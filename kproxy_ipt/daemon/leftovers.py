@@ -17,7 +17,7 @@ from kproxy_ipt.errors import KproxyError
 from kproxy_ipt.plan.takeover import Fate, Leftover, Scope
 
 _SHOWN_NAMES = 5
-_FIRST_PAUSE_S = 5.0
+_FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 300.0
 
 
@@ -27,18 +27,19 @@ async def remove_leftovers(target: Target, log: Log, metrics: Metrics) -> None:
 
     Args:
         target: With the backend in use, never `auto`.
-        log: Told each thing that was found.
+        log: Told each thing that was found, once.
         metrics: Counts them.
     """
+    told: set[tuple[Leftover, str]] = set()
     pause_s = _FIRST_PAUSE_S
-    while problems := await _once(target, log, metrics):
+    while problems := await _once(target, log, metrics, told):
         for place, error in problems.items():
             log.warning("leftovers", place=place, error=error, again_in_s=pause_s)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def _once(target: Target, log: Log, metrics: Metrics) -> dict[str, str]:
+async def _once(target: Target, log: Log, metrics: Metrics, told: set[tuple[Leftover, str]]) -> dict[str, str]:
     """Problems by place."""
     thread = KernelThread(None, "leftovers")
     try:
@@ -47,27 +48,28 @@ async def _once(target: Target, log: Log, metrics: Metrics) -> dict[str, str]:
         return {"node": str(error)}
     finally:
         thread.close()
-    _tell(report, log, metrics)
+    fates = {one: "failed" if _failed(one, report) else str(one.fate) for one in report.leftovers}
+    counts: Counter[tuple[str, str]] = Counter()
+    for one, fate in fates.items():
+        counts[(str(one.kind), fate)] += len(one.names)
+        if (one, fate) not in told:
+            told.add((one, fate))
+            _tell(one, fate, log)
+    metrics.leftovers_found(counts)
+    log.info("looked for leftovers", found=counts.total())
     return {place: str(error) for place, error in report.errors.items()}
 
 
-def _tell(report: TakeoverReport, log: Log, metrics: Metrics) -> None:
-    log.info("looked for leftovers", found=sum(len(one.names) for one in report.leftovers))
-    counts: Counter[tuple[str, str]] = Counter()
-    for one in report.leftovers:
-        fate = "failed" if _failed(one, report) else str(one.fate)
-        counts[(str(one.kind), fate)] += len(one.names)
-        log.warning(
-            "leftover",
-            kind=str(one.kind),
-            place=one.place,
-            fate=fate,
-            why=one.why,
-            count=len(one.names),
-            first=list(one.names[:_SHOWN_NAMES]),
-        )
-    for (kind, fate), count in counts.items():
-        metrics.leftovers_found(kind, fate, count)
+def _tell(one: Leftover, fate: str, log: Log) -> None:
+    log.warning(
+        "leftover",
+        kind=str(one.kind),
+        place=one.place,
+        fate=fate,
+        why=one.why,
+        count=len(one.names),
+        first=list(one.names[:_SHOWN_NAMES]),
+    )
 
 
 def _failed(one: Leftover, report: TakeoverReport) -> bool:

@@ -6,6 +6,7 @@ recorded cases), fed to the restore program in its way: all its chains declared,
 prefixes that it does not know deleted.
 """
 
+import fcntl
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -160,9 +161,19 @@ def _let_pass(clients: Sequence[SteadyConnections]) -> None:
     )
 
 
-def _daemon(lab: Lab, backend: str, folder: Path, dispatch: str) -> DaemonProcess:
+def _daemon(
+    lab: Lab, backend: str, folder: Path, dispatch: str, *further: str, lock: Path | None = None
+) -> DaemonProcess:
     arguments = ("--from", str(folder / "objects"), "--backend", backend, "--config", str(folder / "config.yaml"))
-    return DaemonProcess(lab.node.netns, *arguments, "--dispatch", dispatch, node_name=_CASE.node_name)
+    return DaemonProcess(
+        lab.node.netns,
+        *arguments,
+        "--dispatch",
+        dispatch,
+        *further,
+        node_name=_CASE.node_name,
+        environment={} if lock is None else {"XTABLES_LOCKFILE": str(lock)},
+    )
 
 
 def _write_objects(folder: Path, fillers: Sequence[Service | EndpointSlice]) -> None:
@@ -232,6 +243,26 @@ def test_daemon_moves_rules_from_the_other_backend_without_loss(fresh: Lab, back
     assert "KUBE-CLUSTER-IP" in fresh.node.run("ipset", "list", "-n")
     assert {"nftables mode": 2, "ipvs mode": 1, "foreign": 1} == counts
     assert chains > 10
+
+
+def test_leftovers_that_cannot_be_removed_yet_are_tried_again(fresh: Lab, tmp_path: Path) -> None:
+    """Somebody holds the xtables lock when the daemon starts: the log says so, and the rules go after the release."""
+    legacy = _KubeProxy(fresh, "legacy", _saves(()))
+    _place_endpoints(fresh)
+    _write_objects(tmp_path, ())
+    legacy.start()
+    daemon = _daemon(fresh, "nft", tmp_path, "auto", "--lock-wait", "1", lock=tmp_path / "lock")
+    with (tmp_path / "lock").open("w") as held, daemon:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        daemon.wait_for_log("leftovers", place="legacy ipv4")
+        daemon.wait_for_metric("kproxy_ipt_leftovers", 1, kind="other backend", fate="failed")
+        still = legacy.chains(Family.IPV4, "nat")
+        fcntl.flock(held, fcntl.LOCK_UN)
+        wait_until(lambda: not legacy.chains(Family.IPV4, "nat"), "the removal")
+        wait_until(lambda: daemon.metric("kproxy_ipt_leftovers", kind="other backend", fate="failed") == 0, "the count")
+
+    assert "KUBE-SERVICES" in still
+    assert daemon.log("leftover", kind="other backend", fate="removed")
 
 
 def test_clean_node_has_no_leftovers_to_tell(fresh: Lab, backend: str, tmp_path: Path) -> None:
