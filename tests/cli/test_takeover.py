@@ -155,3 +155,66 @@ def test_yaml_says_what_json_says(invoke: Invoke, lab: Lab, netns: str) -> None:
     assert document == yaml.safe_load(invoke(*arguments, "yaml").stdout)
     assert ("takeover", True, 0, "nft") == tuple(document[key] for key in ("command", "plan", "exit_code", "backend"))
     assert {"kind", "place", "names", "fate", "why"} == set(document["leftovers"][0])
+
+
+_IPVS = """*nat
+:KUBE-LOAD-BALANCER - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
+-A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j KUBE-LOAD-BALANCER
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+COMMIT
+*filter
+:KUBE-IPVS-FILTER - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-SOURCE-RANGES-FIREWALL - [0:0]
+-A INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER
+-A INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT
+-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT
+-A KUBE-PROXY-FIREWALL -j KUBE-SOURCE-RANGES-FIREWALL
+-A KUBE-SOURCE-RANGES-FIREWALL -j DROP
+COMMIT
+"""
+_IPVS_SETS = {
+    "KUBE-LOOP-BACK": "hash:ip,port,ip",
+    "KUBE-LOAD-BALANCER": "hash:ip,port",
+    "KUBE-CLUSTER-IP": "hash:ip,port",
+    "KUBE-IPVS-IPS": "hash:ip",
+}
+
+
+def test_node_of_the_ipvs_mode_is_taken_over_by_a_sync_and_a_takeover(
+    invoke: Invoke, lab: Lab, netns: str, saved: Saved
+) -> None:
+    """Before the sync nothing goes; after it and the takeover the tables are those of a node that was always ours."""
+    invoke("sync", "--once", *lab)
+    wanted = saved(netns)
+    invoke("cleanup", "--netns", netns)
+    for name, kind in _IPVS_SETS.items():
+        _run(netns, "ipset", "create", name, kind)
+    with inside(netns):
+        subprocess.run(["iptables-nft-restore", "--noflush"], input=_IPVS, text=True, check=True)
+    early = invoke("takeover", "--netns", netns, "--backend", "nft", "-o", "json")
+    invoke("sync", "--once", *lab)
+    done = invoke("takeover", "--netns", netns, "--backend", "nft")
+
+    assert {"kept", "replaced"} == {row["fate"] for row in _rows(early)}
+    assert (0, "removed") == (done.exit_code, done.stdout.splitlines()[-1])
+    assert "" == _run(netns, "ipset", "list", "-n")
+    extra = set(saved(netns).splitlines()) ^ set(wanted.splitlines())
+    assert extra <= {
+        '-A INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL',
+        ":KUBE-PROXY-CANARY -",
+    }
+    assert 0 == invoke("check", *lab).exit_code
