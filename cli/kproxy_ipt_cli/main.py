@@ -35,6 +35,7 @@ _COMMANDS = {
     "render": "Print the rules that the objects ask for; touch nothing.",
     "run": "Keep the kernel in step with the cluster, or with files: the daemon.",
     "sync": "Bring the kernel to what the objects say.",
+    "takeover": "List what other proxies, modes and backends left on the node; remove what is to go.",
     "trace": "Show what becomes of a packet, rule by rule.",
     "version": "Print versions of this program, of iptables and of the kernel.",
 }

@@ -13,10 +13,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.cluster_events import ClusterEvents
 from kproxy_ipt.daemon.family_loop import Clocks
+from kproxy_ipt.daemon.leftovers import remove_leftovers
 from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.machine import Target
 from kproxy_ipt.daemon.proxy import Proxy, Settings, Source
 from kproxy_ipt.daemon.systemd import Notifier
 from kproxy_ipt.errors import ConfigError, KproxyError, RulesetError
@@ -55,6 +59,12 @@ async def run_daemon(
         Exception: A bug, wherever it showed; it is in the log.
     """
     notifier = Notifier()
+    in_step = asyncio.Event()
+
+    def on_ready(counts: str) -> None:
+        in_step.set()
+        notifier.ready(counts)
+
     proxy = Proxy(
         settings,
         source,
@@ -62,7 +72,7 @@ async def run_daemon(
         clocks,
         report=events.port_not_served,
         on_refusal=events.rules_refused,
-        on_ready=notifier.ready,
+        on_ready=on_ready,
     )
     events.started()
     _set_oom_score(settings.config.oom_score_adj)
@@ -78,7 +88,7 @@ async def run_daemon(
         stop.set()
 
     loop.set_exception_handler(lambda _, context: _judge(context, log, failed))
-    works = [proxy.run(), events.run(), _stay_alive(notifier)]
+    works = [proxy.run(), events.run(), _stay_alive(notifier), _remove_leftovers(in_step, settings.target, proxy, log)]
     if config_path and read_config is not None:
         works.append(_follow_config(config_path, read_config, proxy, notifier, log))
     tasks = [asyncio.create_task(_report_failure(work, failed)) for work in works]
@@ -122,6 +132,14 @@ def _raise_cause(error: BaseException, log: Log) -> NoReturn:
     if not isinstance(error, KproxyError) or isinstance(error, RulesetError):
         log.warning("bug", error=repr(error), rules="they stay", traceback="".join(traceback.format_exception(error)))
     raise error
+
+
+async def _remove_leftovers(in_step: asyncio.Event, target: Target, proxy: Proxy, log: Log) -> None:
+    """What would answer for our Services a second time goes, once our own rules stand."""
+    await in_step.wait()
+    if proxy.backend is not None:
+        used = msgspec.structs.replace(target, backend=proxy.backend.value)
+        await remove_leftovers(used, log, proxy.metrics)
 
 
 async def _stay_alive(notifier: Notifier) -> None:

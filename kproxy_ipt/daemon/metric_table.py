@@ -121,6 +121,8 @@ _OWN: tuple[_Row, ...] = (
     ("rejected_objects", _GAUGE, ("resource",), "Objects set aside because they make no sense"),
     ("health_check_ports", _GAUGE, ("ip_family", "state"),
      "Health check node ports that are open, and those that should be (failed)"),
+    ("leftovers", _GAUGE, ("kind", "fate"),
+     "Things of other backends, modes and versions found once the own rules stood, and what became of them"),
     ("backend_info", _GAUGE, ("backend", "reason"), "The iptables backend in use and why; always 1"),
     ("build_info", _GAUGE, ("version", "python_version"), "Version of this program and of Python; always 1"),
 )

@@ -193,6 +193,12 @@ class Metrics:
         self._gauges["kproxy_ipt_backend_info"].clear()
         self._set("kproxy_ipt_backend_info", 1, backend, reason)
 
+    def leftovers_found(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """What the last look found: numbers of things by kind and fate; those of the look before are forgotten."""
+        self._gauges["kproxy_ipt_leftovers"].clear()
+        for (kind, fate), count in counts.items():
+            self._set("kproxy_ipt_leftovers", count, kind, fate)
+
     def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
 

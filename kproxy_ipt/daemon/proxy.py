@@ -87,6 +87,8 @@ class Proxy:
     Attributes:
         health: Whether rules are up to date.
         inputs: The objects as they are known.
+        metrics: What is counted.
+        backend: The one in use; None until the machine is open.
     """
 
     def __init__(
@@ -133,7 +135,8 @@ class Proxy:
             wall_clock_ns=self._wall_clock_ns,
         )
         self._api = ApiStatus(Kind, clock=clocks.monotonic, wall_clock_ns=self._wall_clock_ns)
-        self._metrics = Metrics(
+        self.backend: Backend | None = None
+        self.metrics = self._metrics = Metrics(
             oldest_unwritten_s=self.health.oldest_unwritten_s,
             api_silence_s=lambda: {str(kind): silence for kind, silence in self._api.silence_s().items()},
             nfacct_counters=self._nfacct_counters,
@@ -224,6 +227,7 @@ class Proxy:
         first = next(iter(self._threads.values()))
         machine = await first.call(open_machine, target)
         self._log.info("backend", backend=str(machine.choice.backend), reason=machine.choice.reason)
+        self.backend = machine.choice.backend
         self._metrics.backend_chosen(str(machine.choice.backend), machine.choice.reason)
         for family, reason in machine.choice.unavailable.items():
             self._log.warning("family is left out", family=family, reason=reason)

@@ -8,7 +8,10 @@ else has a rule in it. A chain that somebody else jumps to stays, with its rules
 Needs no objects, no configuration and no name of a node, so it works when nothing else does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+import msgspec
 
 from kproxy_ipt.plan.actual import base_jump_lines
 from kproxy_ipt.plan.plan import Plan
@@ -28,8 +31,26 @@ from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, jumps_to
 
 _KUBELET_CHAINS = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT")
-_BASE_COMMENT = '--comment "kubernetes '
-"""How comments of all jumps begin that kube-proxy ever inserted into built-in chains, older versions included."""
+_BASE_COMMENTS = ('--comment "kubernetes ', '--comment "kube-proxy ')
+"""How comments of all jumps begin that kube-proxy ever inserted into built-in chains, in any version and mode."""
+
+OfChain: TypeAlias = Callable[[str, str], bool]
+"""Asked with a table and a chain of it."""
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """
+    Chains of one table on their way out.
+
+    Attributes:
+        jumps: Rules of built-in chains that led to them.
+        deleted: In an order in which the kernel lets them go.
+        kept: Those that must stay after all: each with a chain that jumps to it.
+    """
+
+    jumps: tuple[DeleteRule, ...]
+    deleted: tuple[str, ...]
+    kept: Mapping[str, str]
 
 
 def plan_cleanup(actual: SavedTables, *, staged: bool) -> Plan:
@@ -40,40 +61,72 @@ def plan_cleanup(actual: SavedTables, *, staged: bool) -> Plan:
         actual: All tables of one family.
         staged: As for `plan_sync`; also whether tables that came into being with us can be removed.
     """
+    return plan_removal(actual, goes_in_cleanup(actual), staged=staged)
+
+
+def plan_removal(actual: SavedTables, goes: OfChain, *, staged: bool, counts_not: OfChain = is_own_chain) -> Plan:
+    """
+    The way from *actual* to the same tables without some chains and the jumps into them.
+
+    Args:
+        actual: All tables of one family.
+        goes: Which chains should go.
+        staged: As for `plan_cleanup`.
+        counts_not: As for `kept_for_others`.
+    """
     steps: list[Step] = []
     notes: list[str] = []
     void: list[str] = []
     for table in actual.tables:
-        leaving = [name for name in actual.tables[table] if _goes(actual, table, name)]
-        jumps = tuple(_jumps_into(actual, table, leaving))
-        gone_jumps = {(edit.chain, render_rule(edit.chain, edit.rule)) for edit in jumps}
-        kept = _kept(actual, table, leaving, gone_jumps)
+        removal = table_removal(actual, table, goes, counts_not=counts_not)
         notes.extend(
             f"chain {name} of table {table} stays: chain {referrer}, which is not ours, jumps to it"
-            for name, referrer in kept.items()
+            for name, referrer in removal.kept.items()
         )
-        deleted = [name for name in deletion_order(actual, table, leaving) if name not in kept]
-        steps.extend(_table_steps(table, jumps, deleted))
-        if staged and KUBE_PROXY_CANARY in deleted and _is_void_without(actual, table, deleted, gone_jumps):
+        steps.extend(_table_steps(table, removal))
+        if staged and KUBE_PROXY_CANARY in removal.deleted and _is_void_without(actual, table, removal):
             void.append(table)
     return Plan(transactions=pack(steps, staged=staged), notes=tuple(notes), void_tables=tuple(void))
 
 
-def _table_steps(table: str, jumps: tuple[DeleteRule, ...], deleted: list[str]) -> Iterator[Step]:
+def table_removal(actual: SavedTables, table: str, goes: OfChain, *, counts_not: OfChain = is_own_chain) -> Removal:
+    """What of one table can go: see `plan_removal`."""
+    leaving = [name for name in actual.tables[table] if goes(table, name)]
+    jumps = tuple(_jumps_into(actual, table, leaving))
+    gone = _texts(jumps)
+    remaining = {
+        name: SavedChain(name, chain.policy, tuple(line for line in chain.lines if (name, line) not in gone))
+        for name, chain in actual.tables[table].items()
+    }
+    kept = kept_for_others(SavedTables({table: remaining}), table, leaving, counts_not=counts_not)
+    deleted = tuple(name for name in deletion_order(actual, table, leaving) if name not in kept)
+    return Removal(jumps, deleted, kept)
+
+
+def _texts(jumps: tuple[DeleteRule, ...]) -> set[tuple[str, str]]:
+    return {(edit.chain, render_rule(edit.chain, edit.rule)) for edit in jumps}
+
+
+def _table_steps(table: str, removal: Removal) -> Iterator[Step]:
     """Jumps and fixed chains first and together: from then on no packet comes to us."""
-    fixed = [name for name in deleted if name in FIXED_CHAINS.get(table, ()) and name != KUBE_MARK_MASQ]
-    first: list[Edit] = [*jumps, *(DeleteChain(name) for name in fixed)]
+    fixed = [name for name in removal.deleted if name in FIXED_CHAINS.get(table, ()) and name != KUBE_MARK_MASQ]
+    first: list[Edit] = [*removal.jumps, *(DeleteChain(name) for name in fixed)]
     if first:
         yield Step(table, tuple(first))
-    for name in deleted:
+    for name in removal.deleted:
         if name not in fixed:
             yield Step(table, (DeleteChain(name),))
 
 
-def _goes(actual: SavedTables, table: str, name: str) -> bool:
-    if is_own_chain(table, name) or name == KUBE_PROXY_CANARY:
-        return True
-    return table == "filter" and name == KUBE_FIREWALL and _firewall_is_ours(actual)
+def goes_in_cleanup(actual: SavedTables) -> OfChain:
+    """Which chains of *actual* a clean-up takes away."""
+    firewall = _firewall_is_ours(actual)
+
+    def goes(table: str, name: str) -> bool:
+        is_ours = is_own_chain(table, name) or name == KUBE_PROXY_CANARY
+        return is_ours or (table == "filter" and name == KUBE_FIREWALL and firewall)
+
+    return goes
 
 
 def _firewall_is_ours(actual: SavedTables) -> bool:
@@ -90,21 +143,16 @@ def _jumps_into(actual: SavedTables, table: str, leaving: list[str]) -> Iterator
     for chain in actual.tables[table].values():
         for line in chain.lines if chain.policy != "-" else ():
             target = jumps_to(line)
-            if target in leaving and ((chain.name, line) in known or _BASE_COMMENT in line):
+            if target in leaving and ((chain.name, line) in known or _is_base_jump(line)):
                 yield DeleteRule(chain.name, parse_rule(line, leaving)[1])
 
 
-def _kept(actual: SavedTables, table: str, leaving: list[str], gone_jumps: set[tuple[str, str]]) -> dict[str, str]:
-    remaining = {
-        name: SavedChain(name, chain.policy, tuple(line for line in chain.lines if (name, line) not in gone_jumps))
-        for name, chain in actual.tables[table].items()
-    }
-    return dict(kept_for_others(SavedTables({table: remaining}), table, leaving))
+def _is_base_jump(line: str) -> bool:
+    return any(comment in line for comment in _BASE_COMMENTS)
 
 
-def _is_void_without(actual: SavedTables, table: str, deleted: list[str], gone_jumps: set[tuple[str, str]]) -> bool:
+def _is_void_without(actual: SavedTables, table: str, removal: Removal) -> bool:
     """Whether only empty built-in chains of policy ACCEPT are left of *table*."""
-    rest = (chain for name, chain in actual.tables[table].items() if name not in deleted)
-    return all(
-        chain.policy == "ACCEPT" and all((chain.name, line) in gone_jumps for line in chain.lines) for chain in rest
-    )
+    gone = _texts(removal.jumps)
+    rest = (chain for name, chain in actual.tables[table].items() if name not in removal.deleted)
+    return all(chain.policy == "ACCEPT" and all((chain.name, line) in gone for line in chain.lines) for chain in rest)

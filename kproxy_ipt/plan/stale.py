@@ -1,6 +1,6 @@
 """Chains that have to go: in which order, and which must stay because somebody else jumps to them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kproxy_ipt.rules.names import is_own_chain
 from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, jumps_to
@@ -32,9 +32,21 @@ def _targets(chains: Mapping[str, SavedChain], name: str, wanted: Mapping[str, N
     return (target for target in targets if target is not None and target in wanted)
 
 
-def kept_for_others(actual: SavedTables, table: str, names: Iterable[str]) -> Mapping[str, str]:
+def kept_for_others(
+    actual: SavedTables,
+    table: str,
+    names: Iterable[str],
+    *,
+    counts_not: Callable[[str, str], bool] = is_own_chain,
+) -> Mapping[str, str]:
     """
     Which of *names* must stay because a chain that is not ours leads to them, directly or through others of *names*.
+
+    Args:
+        actual: All tables of one family.
+        table: The table of *names*.
+        names: Chains that should go.
+        counts_not: Of table and chain: whose jumps keep nothing, beside those of *names*.
 
     Returns:
         For each such name one chain that jumps to it.
@@ -44,7 +56,7 @@ def kept_for_others(actual: SavedTables, table: str, names: Iterable[str]) -> Ma
     if not candidates:
         return kept
     chains = actual.tables.get(table, {})
-    reached = [chain for chain in chains if not is_own_chain(table, chain)]
+    reached = [chain for chain in chains if chain not in candidates and not counts_not(table, chain)]
     while reached:
         chain = reached.pop()
         for line in chains[chain].lines:

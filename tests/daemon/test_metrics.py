@@ -41,6 +41,7 @@ def _touch(metrics: Metrics) -> None:
     metrics.watch_restarted("services")
     metrics.rejected("services", 2)
     metrics.health_check_ports(V4, opened=3, failed=1)
+    metrics.leftovers_found({("ipvs mode", "kept"): 2})
     metrics.backend_chosen("nft", "rules of others are there")
 
 
