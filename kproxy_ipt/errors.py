@@ -97,7 +97,7 @@ class MissingProgramError(KernelError):
 
 
 class MissingPrivilegeError(KernelError):
-    """The process may not do this: root or CAP_NET_ADMIN is needed."""
+    """The process may not do this: root, or CAP_NET_ADMIN (and CAP_NET_RAW for legacy tables)."""
 
 
 class MissingFeatureError(KernelError):

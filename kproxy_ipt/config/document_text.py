@@ -31,6 +31,7 @@ _TRUE = frozenset({"y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", 
 _FALSE = frozenset({"n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})
 _INTEGER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F_]{1,64}|0[bB][01_]{1,64}|0[oO]?[0-7_]{1,64}|[0-9][0-9_]{0,63})")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _OCTAL = re.compile(r"0[oO]?([0-7]+)")
 
 _TAG = "tag:yaml.org,2002:"
@@ -81,9 +82,20 @@ def _json_document(text: str) -> PlainDocument:
 
     try:
         value: object = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
+        if _SURROGATE.search(text) and not _is_unicode(value):
+            raise ValueError("half of a surrogate pair")
     except (ValueError, RecursionError) as error:
         raise ConfigError((f"bad JSON: {error}",)) from error
     return PlainDocument(value, tuple(notes))
+
+
+def _is_unicode(value: object) -> bool:
+    """Whether all texts of *value* can be written down again."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _duplicate(name: str, line: int = 0) -> str:

@@ -1,7 +1,8 @@
 """
 What is odd about a valid configuration: one line each, never a reason to stop.
 
-Decided against: refusing what kube-proxy accepts. A ConfigMap that runs a cluster today has to start us too.
+Decided against: refusing what kube-proxy accepts. A ConfigMap that runs a cluster today has to start us too. The
+exception is the name of an interface that no rule can hold: kube-proxy starts with it, and never writes a rule.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from kproxy_ipt.config.document import Document, active_sync_periods
 from kproxy_ipt.config.duration import Duration
 from kproxy_ipt.config.feature_gates import GATE_DEFAULTS
 
-MAX_INTERFACE_NAME = 15
 _SECOND = Duration(1_000_000_000)
 
 
@@ -21,7 +21,6 @@ def notes_about(document: Document) -> tuple[str, ...]:
         *_mode(document),
         *_feature_gates(document),
         *_cluster_cidr(document),
-        *_interfaces(document),
         *_periods(document),
     )
 
@@ -58,19 +57,6 @@ def _cluster_cidr(document: Document) -> Iterator[str]:
                 f"clusterCIDR {prefix} counts every client as local: "
                 "no traffic from outside the cluster would ever be masqueraded"
             )
-
-
-def _interfaces(document: Document) -> Iterator[str]:
-    section = document.detect_local
-    if document.detect_local_mode == "BridgeInterface" and len(section.bridge_interface) > MAX_INTERFACE_NAME:
-        yield _too_long("detectLocal.bridgeInterface", MAX_INTERFACE_NAME)
-    # The rule holds the prefix and a plus sign.
-    if document.detect_local_mode == "InterfaceNamePrefix" and len(section.interface_name_prefix) >= MAX_INTERFACE_NAME:
-        yield _too_long("detectLocal.interfaceNamePrefix", MAX_INTERFACE_NAME - 1)
-
-
-def _too_long(path: str, most: int) -> str:
-    return f"{path} has more than {most} characters: iptables will refuse every rule that names it"
 
 
 def _periods(document: Document) -> Iterator[str]:

@@ -20,6 +20,8 @@ from kproxy_ipt.errors import ConfigError
 
 PREVIOUS_MINOR = "1.35"
 
+_MAX_INTERFACE = 15
+"""Bytes that the kernel has for the name of an interface."""
 _MODES = ("", "iptables", "ipvs", "nftables")
 _DETECT_LOCAL_MODES = ("", "BridgeInterface", "ClusterCIDR", "InterfaceNamePrefix", "NodeCIDR")
 _REFUSED = {
@@ -190,19 +192,25 @@ def _detect_local(document: Document) -> Iterator[str]:
         supported = ", ".join(json.dumps(name) for name in _DETECT_LOCAL_MODES)
         yield f"DetectLocalMode: Unsupported value: {json.dumps(mode)}: supported values: {supported}"
     elif mode == "BridgeInterface":
-        yield from _interface("DetectLocal.BridgeInterface", document.detect_local.bridge_interface)
+        yield from _interface("DetectLocal.BridgeInterface", document.detect_local.bridge_interface, _MAX_INTERFACE)
     elif mode == "InterfaceNamePrefix":
-        yield from _interface("DetectLocal.InterfaceNamePrefix", document.detect_local.interface_name_prefix)
+        # Rules write it with a plus sign behind, which counts.
+        prefix = document.detect_local.interface_name_prefix
+        yield from _interface("DetectLocal.InterfaceNamePrefix", prefix, _MAX_INTERFACE - 1)
     elif mode in {"", "ClusterCIDR"} and document.cluster_cidr:
         yield from _cluster_cidr(document.cluster_cidr)
 
 
-def _interface(path: str, name: str) -> Iterator[str]:
+def _interface(path: str, name: str, most: int) -> Iterator[str]:
     """kube-proxy only asks for a name; ours never writes one that the kernel forbids or that breaks a rule."""
     if not name:
         yield _invalid(path, name, "must not be empty in this detectLocalMode")
     elif any(letter.isspace() or not letter.isprintable() or letter in "/:\"'`\\" for letter in name):
         yield _invalid(path, name, "must not hold white space, quotes, '/', ':', '\\' or control characters")
+    elif name == "!":
+        yield _invalid(path, name, "must not be '!', which negates in a rule")
+    elif len(name.encode()) > most:
+        yield _invalid(path, f"{name[:most]}...", f"must have at most {most} bytes")
 
 
 def _cluster_cidr(text: str) -> Iterator[str]:

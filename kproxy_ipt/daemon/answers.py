@@ -15,19 +15,15 @@ TEXT = "text/plain; charset=utf-8"
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What was asked.
+    What was asked, with GET or HEAD.
 
     Attributes:
-        method: In upper case.
         path: Without the query, decoded.
         query: By name the first value of each.
-        body: Only read for PUT, empty otherwise.
     """
 
-    method: str = "GET"
     path: str = "/"
     query: Mapping[str, str] = msgspec.field(default_factory=dict)
-    body: bytes = b""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

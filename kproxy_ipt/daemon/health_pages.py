@@ -23,7 +23,7 @@ class HealthPages:
         self._api = api
 
     def respond(self, request: Request) -> Answer:
-        """Answer a request of any method."""
+        """Answer a request."""
         if request.path not in ("/healthz", "/livez"):
             return not_found()
         for_balancers = request.path == "/healthz"

@@ -1,14 +1,15 @@
 """
 HTTP servers on the event loop: `HttpListener` answers on sockets, `Servers` keeps the health and metrics servers open.
 
-Plain HTTP without authentication, as kube-proxy has it. A port that cannot be opened is tried again every 5 seconds,
+Plain HTTP without authentication, as kube-proxy has it; so nothing can be changed by it, and every method but GET and
+HEAD is refused. A port that cannot be opened is tried again every 5 seconds,
 since the proxy must run even if nobody can ask it; with `bindAddressHardFail` it is an error instead.
 """
 
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 from aiohttp import web
@@ -22,6 +23,8 @@ from kproxy_ipt.errors import ListenError
 RETRY_S = 5.0
 _KEEPALIVE_S = 75.0
 _SHUTDOWN_S = 1.0
+_READING = ("GET", "HEAD")
+_NO_HEADERS: Mapping[str, str] = {}
 
 Pause = Callable[[float], Awaitable[None]]
 
@@ -77,9 +80,9 @@ class HttpListener:
             await self._web.shutdown(_SHUTDOWN_S)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        body = await request.read() if request.method == "PUT" else b""
-        asked = Request(method=request.method, path=request.path, query=dict(request.query), body=body)
-        return _response(self._safe_answer(asked))
+        if request.method not in _READING:
+            return _response(text_answer("405 method not allowed\n", 405), {"Allow": ", ".join(_READING)})
+        return _response(self._safe_answer(Request(path=request.path, query=dict(request.query))))
 
     def _safe_answer(self, request: Request) -> Answer:
         try:
@@ -89,12 +92,13 @@ class HttpListener:
             return text_answer(f"{type(error).__name__}\n", 500)
 
 
-def _response(answer: Answer) -> web.Response:
+def _response(answer: Answer, more_headers: Mapping[str, str] = _NO_HEADERS) -> web.Response:
     headers = {
         "Content-Type": answer.content_type,
         "X-Content-Type-Options": "nosniff",
         "Server": "kproxy-ipt",
         **answer.headers,
+        **more_headers,
     }
     return web.Response(status=answer.status, body=answer.body, headers=headers)
 

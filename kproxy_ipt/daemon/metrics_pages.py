@@ -4,7 +4,8 @@ The pages of the metrics server, by default on port 10249 of the loopback addres
 As with kube-proxy its `/healthz` says nothing about rules: it only shows that the process answers.
 
 Of the profiles that kube-proxy has behind `enableProfiling` there are two that mean something here: `cmdline`, and
-`goroutine`, which shows where every thread and task stands. `/debug/flags/v` sets the verbosity of the log.
+`goroutine`, which shows where every thread and task stands. Decided against: kube-proxy's PUT to `/debug/flags/v`, by
+which anybody who reaches the port sets the verbosity of the log; the configuration file does that.
 
 Source: kube-proxy 1.36, `cmd/kube-proxy/app/server.go`; component-base zpages, healthz, configz.
 """
@@ -62,7 +63,7 @@ class MetricsPages:
         self._pages = dict(self._enabled_pages())
 
     def respond(self, request: Request) -> Answer:
-        """Answer a request of any method."""
+        """Answer a request."""
         page = self._pages.get(request.path)
         return not_found() if page is None else page(request)
 
@@ -79,7 +80,6 @@ class MetricsPages:
         if is_enabled(gates, "ComponentStatusz"):
             yield "/statusz", self._statusz
         if self._config.enable_profiling:
-            yield "/debug/flags/v", self._set_verbosity
             yield (
                 "/debug/pprof/",
                 lambda _: text_answer("".join(f"{name}\t{what}\n" for name, what in _PROFILES.items())),
@@ -110,15 +110,6 @@ class MetricsPages:
             f"Paths: {' '.join(sorted(self._pages))}",
         )
         return text_answer("\n".join(("", "kube-proxy statusz", _WARNING, "", *lines, "")))
-
-    def _set_verbosity(self, request: Request) -> Answer:
-        if request.method != "PUT":
-            return text_answer("unsupported http method", 406)
-        text = request.body.decode(errors="replace").strip()
-        if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-            return text_answer(f"failed set klog.logging.verbosity {text[:40]}: a number is expected", 400)
-        self._process.set_verbosity(int(text))
-        return text_answer(f"successfully set klog.logging.verbosity to {int(text)}")
 
 
 def _stacks() -> str:

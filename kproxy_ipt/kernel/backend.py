@@ -21,7 +21,7 @@ from kproxy_ipt.errors import KernelError, MissingFeatureError, MissingPrivilege
 from kproxy_ipt.kernel.command import Runner
 from kproxy_ipt.kernel.nft_tables import nat_problem
 from kproxy_ipt.kernel.programs import Backend, Features, Installed, Programs, features, installed_programs
-from kproxy_ipt.kernel.refusals import is_about_missing_table, is_about_privilege
+from kproxy_ipt.kernel.refusals import is_about_missing_table, is_about_privilege, needed_privilege
 from kproxy_ipt.kernel.sysctls import read_sysctl
 from kproxy_ipt.kernel.xtables_proc import legacy_tables
 
@@ -188,7 +188,9 @@ class _Evidence:
         if completed.exit_status == 0:
             return completed.stdout
         if is_about_privilege(completed.stderr):
-            raise MissingPrivilegeError(f"the tables may not be read: root or CAP_NET_ADMIN is needed ({arguments[0]})")
+            raise MissingPrivilegeError(
+                f"the tables may not be read: {needed_privilege(arguments[0])} ({arguments[0]})"
+            )
         return ""
 
 
@@ -241,7 +243,7 @@ def _nat_problem(runner: Runner, programs: Programs) -> str:
         return str(error)
     if completed.exit_status != 0:
         if is_about_privilege(completed.stderr):
-            raise MissingPrivilegeError("the nat table may not be read: root or CAP_NET_ADMIN is needed")
+            raise MissingPrivilegeError(f"the nat table may not be read: {needed_privilege(arguments[0])}")
         if is_about_missing_table(completed.stderr):
             lines = [line for line in completed.stderr.splitlines() if not line.startswith("#")]
             return f"there is no nat table: {lines[0] if lines else programs.command[0]}"

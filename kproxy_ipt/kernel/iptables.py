@@ -23,7 +23,7 @@ import msgspec
 from kproxy_ipt.errors import KernelError, MissingPrivilegeError
 from kproxy_ipt.kernel.command import DEFAULT_TIMEOUT_S, Completed, Runner, Running
 from kproxy_ipt.kernel.programs import Backend, Programs, features
-from kproxy_ipt.kernel.refusals import is_about_privilege, refusal
+from kproxy_ipt.kernel.refusals import is_about_privilege, needed_privilege, refusal
 from kproxy_ipt.kernel.xtables_proc import legacy_tables
 
 _INCOMPATIBLE = re.compile(r"^# Table `([^']+)' is incompatible, use 'nft' tool\.$", re.MULTILINE)
@@ -248,7 +248,7 @@ def _save_failure(completed: Completed) -> KernelError:
     lines = [line for line in completed.stderr.splitlines() if line and not line.startswith("#")]
     words = lines[0] if lines else "no message"
     if is_about_privilege(completed.stderr):
-        return MissingPrivilegeError(f"{words}; root or CAP_NET_ADMIN is needed")
+        return MissingPrivilegeError(f"{words}; {needed_privilege(program)}")
     if completed.exit_status < 0:
         return KernelError(f"{program} was ended by signal {-completed.exit_status} while listing the tables: {words}")
     return KernelError(f"{program} failed while listing the tables (exit status {completed.exit_status}): {words}")

@@ -58,7 +58,7 @@ def legacy_fingerprint(family: Family, tables: Sequence[str] = ("nat", "filter")
         In the order of *tables*, those that exist: none is made by asking.
 
     Raises:
-        MissingPrivilegeError: CAP_NET_ADMIN is needed.
+        MissingPrivilegeError: CAP_NET_ADMIN and CAP_NET_RAW are needed.
         KernelError: The kernel does not answer.
     """
     present = frozenset(legacy_tables(family))
@@ -69,7 +69,9 @@ def legacy_fingerprint(family: Family, tables: Sequence[str] = ("nat", "filter")
         with socket.socket(_ADDRESS_FAMILY[family], socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as asked:
             return tuple(_shapes(asked, family, wanted))
     except PermissionError as error:
-        raise MissingPrivilegeError("legacy tables may not be looked at: CAP_NET_ADMIN is needed") from error
+        raise MissingPrivilegeError(
+            "legacy tables may not be looked at: CAP_NET_ADMIN and CAP_NET_RAW are needed"
+        ) from error
     except OSError as error:
         raise KernelError(f"legacy tables cannot be looked at: {error.strerror or error}") from error
 

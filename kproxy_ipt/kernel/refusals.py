@@ -84,6 +84,12 @@ def is_about_privilege(stderr: str) -> bool:
     return bool(_PRIVILEGE.search(stderr))
 
 
+def needed_privilege(program: str) -> str:
+    """What *program* needs to work; the legacy ones talk to the kernel through a raw socket."""
+    also = "" if "-nft" in program else ", for legacy tables CAP_NET_RAW as well"
+    return f"root or CAP_NET_ADMIN is needed{also}"
+
+
 def is_about_missing_table(stderr: str) -> bool:
     """Whether a program says that the kernel lacks a table."""
     return bool(_TABLE.search(stderr)) or "do you need to insmod" in stderr or "does not exist" in stderr
@@ -122,7 +128,7 @@ def _machine_trouble(completed: Completed) -> KernelError | None:
     if _LOCK.search(stderr):
         return LockTimeoutError(f"another program holds the xtables lock: {message}")
     if _PRIVILEGE.search(stderr):
-        return MissingPrivilegeError(f"{program}: {message}; root or CAP_NET_ADMIN is needed")
+        return MissingPrivilegeError(f"{program}: {message}; {needed_privilege(program)}")
     if "can't open lock file" in stderr:
         return KernelError(f"{program}: {message}")
     table = _TABLE.search(stderr)

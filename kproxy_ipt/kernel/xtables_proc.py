@@ -21,12 +21,13 @@ def legacy_tables(family: Family) -> tuple[str, ...]:
         Table names; () if there are none or if the kernel has no legacy iptables.
 
     Raises:
-        MissingPrivilegeError: Only root may read the list.
+        MissingPrivilegeError: Only root may read the list, or who may read every file.
     """
     try:
         return tuple((_FOLDER / f"{_WORD[family]}_tables_names").read_text().split())
     except PermissionError as error:
-        raise MissingPrivilegeError("the list of legacy tables may not be read: root is needed") from error
+        needed = "root or CAP_DAC_READ_SEARCH is needed; --backend nft does without"
+        raise MissingPrivilegeError(f"the list of legacy tables may not be read: {needed}") from error
     except OSError:
         return ()
 

@@ -55,6 +55,8 @@ def check_endpoint_slice(endpoint_slice: EndpointSlice) -> tuple[Finding, ...]:
         _check_port(report, f"ports[{index}]", port)
     if not (endpoint_slice.metadata.labels or {}).get(SERVICE_NAME_LABEL):
         report.warn(f"metadata.labels[{SERVICE_NAME_LABEL}]", None, "the name of a Service", _IGNORED_SLICE)
+    elif address_type not in _ADDRESS_TYPES:
+        return report.findings
     elif address_type == "FQDN":
         report.warn("addressType", address_type, "IPv4 or IPv6", _IGNORED_SLICE)
     elif endpoint_slice.endpoints:

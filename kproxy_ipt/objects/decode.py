@@ -22,7 +22,7 @@ from kproxy_ipt.objects.check import check_node, check_service
 from kproxy_ipt.objects.check_endpoints import check_endpoint_slice, check_endpoints
 from kproxy_ipt.objects.documents import Document, split_documents
 from kproxy_ipt.objects.model import Endpoints, EndpointSlice, Node, Service
-from kproxy_ipt.objects.report import printable
+from kproxy_ipt.objects.report import printable, printable_word
 from kproxy_ipt.objects.type_errors import UNREADABLE, lenient_object_text, type_finding, with_texts_for_nulls
 from kproxy_ipt.objects.yaml_text import TextError, json_of_yaml
 
@@ -342,7 +342,7 @@ class _Contents:
         if found_group != group:
             self._ignore(f"{kind}.{found_group}", items)
         else:
-            self._reject_place(f"{kind} in {place}", api_version, expected, field="apiVersion")
+            self._reject_place(f"{kind} in {place}", printable_word(api_version), expected, field="apiVersion")
         return False
 
     def _ignore(self, kind: str, items: msgspec.Raw | None) -> None:

@@ -39,6 +39,11 @@ def printable(value: object) -> str:
     return text if len(text) <= _MAX_PRINTED else f"{text[:_MAX_PRINTED]}…"
 
 
+def printable_word(text: str) -> str:
+    """*text* without quotes if it is short and printable, else as `printable` has it: for keys and other words."""
+    return text if 0 < len(text) <= _MAX_PRINTED and text.isprintable() else printable(text)
+
+
 def object_text(kind: str, namespace: object, name: object) -> str:
     """`Service shop/web`; odd names are printed so that they stay on one line."""
     parts = [part if part.isprintable() else printable(part) for part in (namespace, name) if isinstance(part, str)]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kproxy_ipt.errors import Finding, Severity
-from kproxy_ipt.objects.report import object_text, printable
+from kproxy_ipt.objects.report import object_text, printable, printable_word
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError)
 """What decoding of arbitrary text can raise."""
@@ -128,7 +128,8 @@ def _follow(path: str, value: Any) -> tuple[str, Any]:
             key = int(step["index"])
         elif step["any"]:
             key = _key_of_no_text(value)
-        field += f".{key}" if step["key"] else f"[{'...' if key is None else key}]"
+        word = "..." if key is None else printable_word(str(key))
+        field += f".{word}" if step["key"] else f"[{word}]"
         value = _inside(value, key)
     return field.lstrip("."), value
 

@@ -128,6 +128,8 @@ def parse_save(text: str, family: Family) -> Ruleset:
         RulesetError: Number and text of the first line that does not fit, and what was expected; a table that does not
             end with `COMMIT`.
     """
+    if "\0" in text:
+        raise RulesetError(f"line {text.count(chr(10), 0, text.index(chr(0))) + 1}: found NUL, expected printable text")
     tables: dict[str, _TableReader] = {}
     table: _TableReader | None = None
     for number, raw in enumerate(text.split("\n"), 1):

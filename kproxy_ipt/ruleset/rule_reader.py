@@ -9,6 +9,7 @@ Decided against: a grammar. The syntax has none: what a word means depends on th
 number of words that an unknown extension takes is only told by the next option.
 """
 
+import re
 from collections.abc import Container
 from functools import lru_cache
 
@@ -59,6 +60,8 @@ _TAKES_WORD = frozenset(
     ]
 )
 """Options whose word is free text: it may begin with a dash."""
+
+_PLAIN_WORD = re.compile(r'[^\s"\\\0]+')
 
 
 class _Segment:
@@ -161,6 +164,8 @@ class RuleReader:
         if self._word(index + 1).is_not and letter in "sdiop":
             negated, index = True, index + 1
         word = self._word(index + 1)
+        if not _PLAIN_WORD.fullmatch(word.text):  # printed without quotes, it would read as something else
+            raise self.fail(f"a word without blanks and quotes after {self.words[index].text!r}")
         if letter in "mjg":
             self._add_segment(letter, word.text, index + 1, negated=negated)
         elif letter == "c":

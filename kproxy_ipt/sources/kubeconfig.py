@@ -17,15 +17,20 @@ Source: client-go `tools/clientcmd` (loader, merge, `BuildConfigFromFlags`), `re
 `transport.NewCachedFileTokenSource`.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from kproxy_ipt.errors import SourceError
 
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+_NO_SECRET = re.compile(r"[^@?#]*")
+_YAML_PLACE = re.compile(r"line \d+, column \d+")
+
 TOKEN_LIFE_S = 60.0
 """A token file is read again after this many seconds; the kubelet rotates tokens minutes before they expire."""
 
@@ -225,10 +230,19 @@ def _read(path: Path) -> _KubeconfigFile:
     except OSError as error:
         raise SourceError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} is no kubeconfig: {' '.join(str(error).split())}") from error
+        # Not chained: what a parser says may quote a token.
+        raise SourceError(f"{path} is no kubeconfig: {_without_words_of_the_file(error)}") from None
     if content is None:
         raise SourceError(f"{path} is no kubeconfig: the file is empty")
     return content
+
+
+def _without_words_of_the_file(error: Exception) -> str:
+    """What is wrong with a file, and where; never a word of it."""
+    if isinstance(error, msgspec.ValidationError):
+        return " ".join(str(error).split())
+    place = _YAML_PLACE.search(str(error))
+    return f"no YAML at {place[0]}" if place else "no YAML"
 
 
 def _access_of_context(merged: _Merged, connection: ClusterConnection) -> ClusterAccess:
@@ -303,9 +317,21 @@ def _checked_server(server: str, origin: str, *, secure: bool = False) -> str:
     if not server:
         raise SourceError(f"{origin} has no server address")
     address = server if "://" in server else f"{'https' if secure else 'http'}://{server}"
-    if not address.startswith(("http://", "https://")):
+    if not _NO_SECRET.fullmatch(address):  # an address stands in logs and on pages: nothing of what is there is shown
+        place = "a user and password, or a query, do not belong into the address of an API server"
+        raise SourceError(f"{origin}: {place}, expected https://HOST:PORT; credentials are those of a user")
+    if not address.startswith(("http://", "https://")) or not _has_host_and_port(address):
         raise SourceError(f"{origin}: {server!r} is no address of an API server, expected https://HOST:PORT")
     return address.rstrip("/")
+
+
+def _has_host_and_port(address: str) -> bool:
+    """Whether the parts are there, and the port is a number."""
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def _names(contexts: Mapping[str, _ContextEntry]) -> str:

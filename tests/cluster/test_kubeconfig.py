@@ -176,7 +176,8 @@ def test_no_cluster_at_all_lists_what_can_be_done() -> None:
     [
         ("", "the file is empty"),
         ("- 1", "is no kubeconfig: Expected `object"),
-        ("a: [", "is no kubeconfig: "),
+        ("a: [", "is no kubeconfig: no YAML at line 2, column 1"),
+        ("a: !tag b", "is no kubeconfig: no YAML at line 1, column 4"),
         ("clusters: {}", r"Expected `array \| null`, got `object` - at `\$.clusters`"),
         ("contexts: [{name: b}, {name: a}]", "has no current context: choose one of a, b"),
         ("current-context: x", r"has no context 'x', only none"),
@@ -190,6 +191,11 @@ def test_no_cluster_at_all_lists_what_can_be_done() -> None:
             "has no server address",
         ),
         (ONE_CLUSTER % "server: 'ftp://x'", "'ftp://x' is no address of an API server"),
+        (ONE_CLUSTER % "server: 'http://x:port'", "'http://x:port' is no address of an API server"),
+        (ONE_CLUSTER % "server: 'http://127.0.0.1:99999999'", "is no address of an API server"),
+        (ONE_CLUSTER % "server: 'https://:6443'", "'https://:6443' is no address of an API server"),
+        (ONE_CLUSTER % "server: 'https://me:secret@x'", "a user and password, or a query, do not belong"),
+        (ONE_CLUSTER % "server: 'https://x/?token=secret'", "a user and password, or a query, do not belong"),
         (ONE_CLUSTER % "server: null", "has no server address"),
     ],
 )

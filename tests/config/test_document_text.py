@@ -53,6 +53,8 @@ BAD_TEXTS = {
     b"[1]: 2": "the name of a field must be a word",
     b"<<: 5": "merge key",
     b"{a: 1}": "bad JSON",
+    b'{"a": ["\\ud800"]}': "half of a surrogate pair",
+    b'{"\\uDFFF": 1}': "half of a surrogate pair",
     b'{"a": NaN}': "bad JSON",
     b'{"a": 1} x': "bad JSON",
     b'{"a": ' + b"9" * 5000 + b"}": "bad JSON",

@@ -14,8 +14,6 @@ ODD = {
     "clusterCIDR: 0.0.0.0/0": "no traffic from outside the cluster would ever be masqueraded",
     "clusterCIDR: 10.0.0.0/8,::/0": "clusterCIDR ::/0 counts every client as local",
     "featureGates: {Nonsense: true}": "feature gate Nonsense is unknown",
-    "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: abcdefghijklmnop}": "more than 15 characters",
-    "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: abcdefghijklmno}": "more than 14",
     "iptables: {syncPeriod: 500ms, minSyncPeriod: 500ms}": "syncPeriod 500ms is very short",
 }
 

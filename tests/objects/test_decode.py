@@ -235,6 +235,18 @@ def test_other_kinds_are_counted_and_no_error() -> None:
     assert decoded.ignored == {"Pod": 4, "AllowList": 1}
 
 
+def test_words_from_outside_are_quoted_where_they_break_a_line() -> None:
+    """Version, address type and the key of a label stand in findings, on one printable line of bounded length."""
+    broken = "x\n" + "y" * 10_000
+    slices = _slice() | {"addressType": broken, "endpoints": [{"addresses": ["10.0.0.1"]}]}
+    labelled = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {broken: 1}}}
+
+    findings = _decode(_list(_service() | {"apiVersion": broken}, slices, labelled)).findings
+
+    assert len(findings) == 3
+    assert all(str(finding).isprintable() and len(str(finding)) < 400 for finding in findings)
+
+
 def test_kind_of_another_group_is_another_kind() -> None:
     """A Knative Service is no Service of ours, and no error."""
     decoded = _decode(_service() | {"apiVersion": "serving.knative.dev/v1"})

@@ -184,6 +184,10 @@ def test_unknown_options_keep_their_text(line: str, match: OpaqueMatch) -> None:
         ('-A C -m comment --comment "x', 'closing `"`'),
         ("-A C -c x 1", "two numbers after -c"),
         ("[1:x] -A C", "PACKETS:BYTES"),
+        ('-A "C D" -j X', "a word without blanks and quotes after '-A'"),
+        ('-A C -i "eth0 -j ACCEPT"', "a word without blanks and quotes after '-i'"),
+        ('-A C -p ""', "a word without blanks and quotes after '-p'"),
+        ('-A C -j "X\\"Y"', "a word without blanks and quotes after '-j'"),
     ],
 )
 def test_text_that_is_no_rule_is_an_error(line: str, message: str) -> None:
@@ -224,6 +228,7 @@ def test_implied_match_is_added_after_those_that_stand_before_it() -> None:
         ("-A A\n", "line 1: found '-A A'"),
         ("*nat\n*filter\nCOMMIT\n", "line 2: found '*filter'"),
         ("*nat\n:A - [0:0]\n-A A -s x\nCOMMIT\n", "line 3: found 'x'"),
+        ('*nat\n:A - [0:0]\n-A A -m comment --comment "\0"\nCOMMIT\n', "line 3: found NUL"),
     ],
 )
 def test_text_that_is_no_save_is_an_error(text: str, message: str) -> None:
