@@ -46,7 +46,7 @@ KUBERNETES_VERSION = "v1.36.2"
     show_default=True,
     metavar="SECONDS",
     help="From one comparison of all rules and UDP flows with the kernel to the next. Most changes by others are "
-    "noticed without it: on nft at once, on legacy within two seconds if rules or chains came or went.",
+    "noticed without it: on nft at once, on legacy within a second if rules or chains came or went, else within three.",
 )
 @watched_source_options
 @target_options

@@ -2,8 +2,9 @@
 Noticing that somebody else changed the tables.
 
 On nf_tables the kernel tells about every transaction; on the legacy backend the shapes of the tables are looked at each
-second, which shows flushes and rules that came or went, at the cost of a system call. What both miss is found by
-comparing everything from time to time.
+second, which shows flushes and rules that came or went, at the cost of a system call, and a digest of all rules is
+taken every two seconds, less often where there are very many. What both miss is found by comparing everything from time
+to time.
 
 Comparing reads whole tables, so it is rationed: however often others write, no more than a small part of the time goes
 into looking.
@@ -11,6 +12,7 @@ into looking.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
@@ -18,12 +20,17 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.errors import KernelError
-from kproxy_ipt.kernel.notify_legacy import LegacyFingerprint, legacy_fingerprint
+from kproxy_ipt.kernel.notify_legacy import LegacyFingerprint, legacy_digest, legacy_fingerprint
 from kproxy_ipt.kernel.notify_tables import TableChange, TableMonitor
 from kproxy_ipt.rules.fixed import BASE_JUMPS
 from kproxy_ipt.rules.names import KUBE_FIREWALL, is_own_chain
 
 POLL_S = 1.0
+_LEAST_DIGEST_S = 2.0
+_DIGEST_SHARE = 40.0
+"""Reading all rules of legacy tables for t seconds is followed by none for 40 t."""
+_QUICK_S = 0.02
+"""What reading all rules may take to be done around each sync."""
 _SHARE = 5.0
 """A comparison of t seconds is followed by none for 5 t."""
 
@@ -84,13 +91,21 @@ class TableWatch:
 
 class LegacyWatch:
     """
-    Looks at the shapes of legacy tables each second, and before each sync.
+    Looks at the shapes of legacy tables each second, and before each sync; at all rules as often as that stays cheap.
 
     Between `before_sync` and `learn` the tables change by our own doing, so that a look from those moments tells
     nothing. Others that write in the same moments are found by the next comparison of everything.
     """
 
-    def __init__(self, compare: Compare, family: Family, thread: KernelThread, log: Log) -> None:
+    def __init__(
+        self,
+        compare: Compare,
+        family: Family,
+        thread: KernelThread,
+        log: Log,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """
         Prepare; `run` begins.
 
@@ -98,21 +113,29 @@ class LegacyWatch:
             compare: Called with the family and what happened.
             family: To look at.
             thread: Where to look.
-            log: Told once if looking is not possible.
+            log: Told if looking is not possible, once until it is again.
+            monotonic: Seconds.
         """
         self._compare = compare
         self._family = family
         self._thread = thread
         self._log = log
+        self._monotonic = monotonic
         self._known: LegacyFingerprint | None = None
+        self._known_digest: bytes | None = None
+        self._digest_took_s = 0.0
+        self._next_digest_s = 0.0
         self._is_syncing = False
         self._syncs = 0
 
     async def learn(self) -> None:
         """What is there now is as it should be: to be called after each sync."""
+        self._known_digest = None
         try:
             with contextlib.suppress(KernelError):
                 self._known = await self._thread.call(legacy_fingerprint, self._family)
+                if self._digest_took_s <= _QUICK_S:
+                    self._known_digest = await self._digest()
         finally:
             self._is_syncing = False
 
@@ -120,6 +143,8 @@ class LegacyWatch:
         """See what others did so far: `learn` would take it for ours. To be called right before each sync."""
         with contextlib.suppress(KernelError):
             self._judge(await self._thread.call(legacy_fingerprint, self._family))
+            if self._digest_took_s <= _QUICK_S:
+                self._judge_digest(await self._digest())
         self._is_syncing = True
         self._syncs += 1
 
@@ -132,23 +157,49 @@ class LegacyWatch:
         """
         syncs = self._syncs
         found = await self._thread.call(legacy_fingerprint, self._family)
+        digest = await self._digest() if self._monotonic() >= self._next_digest_s else None
         if not self._is_syncing and syncs == self._syncs:
             self._judge(found)
+            self._judge_digest(digest)
+
+    async def _digest(self) -> bytes:
+        return await self._thread.call(self._digest_in_thread)
+
+    def _digest_in_thread(self) -> bytes:
+        """Only the reading counts, not the wait for the thread."""
+        began_s = self._monotonic()
+        digest = legacy_digest(self._family)
+        ended_s = self._monotonic()
+        self._digest_took_s = ended_s - began_s
+        self._next_digest_s = ended_s + max(_LEAST_DIGEST_S, _DIGEST_SHARE * self._digest_took_s)
+        return digest
 
     def _judge(self, found: LegacyFingerprint) -> None:
         if self._known is not None and found != self._known:
-            self._known = found
+            self._known, self._known_digest = found, None
             self._compare(self._family, "another program changed the tables")
 
+    def _judge_digest(self, found: bytes | None) -> None:
+        """The first one since the last sync, or since the shape was another, is what later ones are held against."""
+        if found is None:
+            return
+        if self._known_digest is not None and found != self._known_digest:
+            self._compare(self._family, "another program changed the tables")
+        self._known_digest = found
+
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look until cancelled; where that is not possible, for want of file descriptors as an example, go on."""
+        is_told = False
         while True:
             await asyncio.sleep(POLL_S)
             try:
                 await self.look()
             except KernelError as error:
-                self._log.warning("legacy tables", error=str(error))
-                return
+                if not is_told:
+                    self._log.warning("legacy tables", error=str(error))
+                is_told = True
+            else:
+                is_told = False
 
 
 class Ration:

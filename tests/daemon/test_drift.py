@@ -1,11 +1,13 @@
 """Noticing that others changed the tables, and how often that may cost a comparison."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import pytest
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon import drift
 from kproxy_ipt.daemon.drift import OWN_CHAINS, LegacyWatch, Ration, TableWatch, no_window
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import SilentLog
@@ -152,9 +154,37 @@ def test_shape_of_legacy_tables_tells_of_others_and_not_of_us() -> None:
         assert asyncio.run(run(netns)) == [0, 0, 1, 1]
 
 
-def test_legacy_tables_that_cannot_be_looked_at_are_told_once() -> None:
-    """The watch ends; comparing by schedule goes on."""
+@pytest.mark.kernel
+def test_legacy_rule_of_the_same_size_is_noticed() -> None:
+    """A rule replaced by one of the same length is told, counters that grew are not."""
+    found: list[str] = []
+    rules = ["*nat", "-A PREROUTING -s 198.51.100.{} -j ACCEPT", "COMMIT", ""]
+    now_s = [0.0]
+
+    async def run(netns: str) -> list[int]:
+        thread = KernelThread(netns, "kernel-test")
+        watch = LegacyWatch(lambda _, reason: found.append(reason), V4, thread, SilentLog(), monotonic=lambda: now_s[0])
+        told: list[int] = []
+        for number in (1, 1, 2):
+            text = "\n".join(rules).format(number)
+            await thread.call(SubprocessRunner().run, ["iptables-legacy-restore"], stdin=text)
+            if not told:
+                await watch.learn()
+            now_s[0] += 3.0
+            await watch.look()
+            told.append(len(found))
+        thread.close()
+        return told
+
+    with temporary_namespace("drift") as netns:
+        assert [0, 0, 1] == asyncio.run(run(netns))
+
+
+def test_legacy_tables_that_cannot_be_looked_at_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking goes on meanwhile; the next trouble after it worked is told anew."""
+    monkeypatch.setattr(drift, "POLL_S", 0.0)
     told: list[str] = []
+    looks = iter((False, False, True, True, False))
 
     class Told(SilentLog):
         """Keeps warnings."""
@@ -164,16 +194,21 @@ def test_legacy_tables_that_cannot_be_looked_at_are_told_once() -> None:
             told.append(f"{event}: {fields['error']}")
 
     class Refusing(LegacyWatch):
-        """Nothing can be seen."""
+        """Nothing can be seen at times."""
 
         async def look(self) -> None:
-            """Refuse."""
-            raise KernelError("no")
+            """Refuse, or not."""
+            can_look = next(looks, None)
+            if can_look is None:
+                raise asyncio.CancelledError
+            if not can_look:
+                raise KernelError("no")
 
     async def run() -> None:
         thread = KernelThread(None, "kernel-test")
-        await Refusing(lambda *_: None, V4, thread, Told()).run()
+        with contextlib.suppress(asyncio.CancelledError):
+            await Refusing(lambda *_: None, V4, thread, Told()).run()
         thread.close()
 
     asyncio.run(run())
-    assert told == ["legacy tables: no"]
+    assert ["legacy tables: no"] * 2 == told
