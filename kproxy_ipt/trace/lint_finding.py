@@ -18,11 +18,16 @@ def finding(
     return Finding(
         object=object_text(kind, about.metadata.namespace, about.metadata.name),
         field=field,
-        found=found,
-        expected=expected,
-        consequence=consequence,
+        found=_line(found),
+        expected=_line(expected),
+        consequence=_line(consequence),
         severity=severity,
     )
+
+
+def _line(text: str) -> str:
+    """Names of objects that no API server checked may hold anything."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def note(about: Service | EndpointSlice, field: str, found: str, expected: str, consequence: str) -> Finding:
