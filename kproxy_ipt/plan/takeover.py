@@ -137,11 +137,11 @@ def judge_tables(actual: SavedTables, place: Place, scope: Scope) -> tuple[Lefto
     goes = _goes(actual, place, scope)
     for table, chains in actual.tables.items():
         removal = table_removal(actual, table, goes, counts_not=_counts_not(place))
-        shaped = set(_shaped(table, chains.values()))
+        shaped, deleted = set(_shaped(table, chains.values())), set(removal.deleted)
         for name in chains:
             kind = _kind(table, name, place, in_shape=name in shaped)
             if kind is not None:
-                fate, why = _fate(name, kind, scope, referrer=removal.kept.get(name), leaves=name in removal.deleted)
+                fate, why = _fate(name, kind, scope, referrer=removal.kept.get(name), leaves=name in deleted)
                 found.setdefault((table, kind, fate, why), []).append(name)
     judged = [
         Leftover(
