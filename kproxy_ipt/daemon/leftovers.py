@@ -27,14 +27,16 @@ async def remove_leftovers(target: Target, log: Log, metrics: Metrics) -> None:
 
     Args:
         target: With the backend in use, never `auto`.
-        log: Told each thing that was found, once.
+        log: Told each thing that was found, and each problem, once.
         metrics: Counts them.
     """
     told: set[tuple[Leftover, str]] = set()
+    warned: set[tuple[str, str]] = set()
     pause_s = _FIRST_PAUSE_S
     while problems := await _once(target, log, metrics, told):
-        for place, error in problems.items():
+        for place, error in problems.items() - warned:
             log.warning("leftovers", place=place, error=error, again_in_s=pause_s)
+        warned.update(problems.items())
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -75,6 +75,9 @@ class _Store(msgspec.Struct, frozen=True):
     scope: Scope
 
 
+_TABLES = ("nat", "filter", "mangle")
+"""Where kube-proxy ever had chains."""
+
 _REMOVERS: Mapping[str, Callable[[str], None]] = {
     "nf_tables ip": partial(kernel.delete_nf_table, Family.IPV4),
     "nf_tables ip6": partial(kernel.delete_nf_table, Family.IPV6),
@@ -149,7 +152,7 @@ class _Takeover:
             return None
         iptables = Iptables(self._runner, programs[backend], lock_wait_s=self._target.lock_wait_s)
         try:
-            return self._planned(place, scan_save(iptables.start_save().text()), iptables, scope)
+            return self._planned(place, scan_save(iptables.start_save(_TABLES).text()), iptables, scope)
         except KproxyError as error:
             self._errors[_word(place)] = error
             return None

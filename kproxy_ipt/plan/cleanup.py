@@ -153,6 +153,6 @@ def _is_base_jump(line: str) -> bool:
 
 def _is_void_without(actual: SavedTables, table: str, removal: Removal) -> bool:
     """Whether only empty built-in chains of policy ACCEPT are left of *table*."""
-    gone = _texts(removal.jumps)
-    rest = (chain for name, chain in actual.tables[table].items() if name not in removal.deleted)
+    gone, deleted = _texts(removal.jumps), set(removal.deleted)
+    rest = (chain for name, chain in actual.tables[table].items() if name not in deleted)
     return all(chain.policy == "ACCEPT" and all((chain.name, line) in gone for line in chain.lines) for chain in rest)

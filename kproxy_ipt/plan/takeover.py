@@ -27,7 +27,14 @@ from kproxy_ipt.plan.cleanup import OfChain, goes_in_cleanup, plan_removal, tabl
 from kproxy_ipt.plan.former_names import IPVS_SETS, KUBE_MARK_DROP, KUBELET_CHAINS, is_ipvs_chain, is_older_chain
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.rules.dispatch_tree import BRANCH_COMMENT
-from kproxy_ipt.rules.names import KUBE_FIREWALL, KUBE_PROXY_CANARY, KUBE_SERVICES, is_own_chain, is_service_chain
+from kproxy_ipt.rules.names import (
+    KUBE_FIREWALL,
+    KUBE_PROXY_CANARY,
+    KUBE_SERVICES,
+    is_changing_chain,
+    is_own_chain,
+    is_service_chain,
+)
 from kproxy_ipt.ruleset.edits import DeleteChain
 from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, jumps_to
 
@@ -107,6 +114,7 @@ _WHY = {
 _NOT_YET = "they may be all that answers for Services: first `run` or `sync --once` has to write our rules"
 _AS_KUBE_PROXY = "kube-proxy leaves them too when it starts in iptables mode; `kproxy-ipt takeover` removes them"
 
+_BALANCING = ("KUBE-SVC-", "KUBE-SVL-")
 _KEPT_IN = {Scope.NOTHING: _NOT_YET, Scope.START: _AS_KUBE_PROXY}
 
 
@@ -129,11 +137,11 @@ def judge_tables(actual: SavedTables, place: Place, scope: Scope) -> tuple[Lefto
     goes = _goes(actual, place, scope)
     for table, chains in actual.tables.items():
         removal = table_removal(actual, table, goes, counts_not=_counts_not(place))
-        shaped = set(_shaped(table, chains.values()))
+        shaped, deleted = set(_shaped(table, chains.values())), set(removal.deleted)
         for name in chains:
             kind = _kind(table, name, place, in_shape=name in shaped)
             if kind is not None:
-                fate, why = _fate(name, kind, scope, referrer=removal.kept.get(name), leaves=name in removal.deleted)
+                fate, why = _fate(name, kind, scope, referrer=removal.kept.get(name), leaves=name in deleted)
                 found.setdefault((table, kind, fate, why), []).append(name)
     judged = [
         Leftover(
@@ -287,14 +295,20 @@ def _fate(name: str, kind: Kind, scope: Scope, *, referrer: str | None, leaves: 
 def _shaped(table: str, chains: Iterable[SavedChain]) -> Iterator[str]:
     """Parts of dispatch trees, and groups of endpoints: chains that kube-proxy has no kind of."""
     for chain in chains:
-        if table == "filter" and chain.name.startswith("KUBE-SVC-"):
+        if table == "filter" and is_changing_chain(table, chain.name):
             yield chain.name
         for line in chain.lines:
             target = jumps_to(line) or ""
-            if BRANCH_COMMENT in line and is_own_chain(table, target):
+            if is_service_chain(table, target) and (
+                BRANCH_COMMENT in line or _chooses_a_group(chain.name, line, target)
+            ):
                 yield target
-            if is_service_chain(table, chain.name) and chain.name.startswith("KUBE-SEP-") and target[:9] == "KUBE-SEP-":
-                yield chain.name
+
+
+def _chooses_a_group(chain: str, line: str, target: str) -> bool:
+    """In kube-proxy's shape such a chain leads to endpoints alone; in a tree the rules that it has match an address."""
+    is_balancing = chain.startswith(_BALANCING) and target.startswith(_BALANCING)
+    return is_balancing and " -d " not in line and " --dport " not in line
 
 
 def _foreign_rules(actual: SavedTables, place: Place) -> Iterator[Leftover]:

@@ -146,6 +146,21 @@ def test_listing_that_fails_is_told_and_removes_nothing(
     assert before.partition("*nat")[0].count("KUBE") == saved(netns, "legacy").partition("*nat")[0].count("KUBE")
 
 
+def test_table_that_the_program_cannot_show_is_told_and_left(invoke: Invoke, lab: Lab, netns: str) -> None:
+    """A table nat that another program made of nf_tables beside a legacy node: exit code 8, the rest is looked at."""
+    invoke("sync", "--once", *lab[:-1], "legacy")
+    _run(netns, "nft", "add table ip nat")
+    _run(netns, "nft", "add chain ip nat theirs")
+    _run(netns, "nft", "add rule ip nat theirs numgen inc mod 2 0 accept")
+    before = _run(netns, "nft", "list", "ruleset")
+    ran = invoke("takeover", "--netns", netns, "--backend", "legacy")
+
+    assert 8 == ran.exit_code
+    assert "error: nft ipv4: iptables-nft-save cannot show the table nat" in ran.stderr
+    assert "legacy ipv6 nat" in ran.stdout
+    assert before == _run(netns, "nft", "list", "ruleset")
+
+
 def test_yaml_says_what_json_says(invoke: Invoke, lab: Lab, netns: str) -> None:
     """Kind, place, all names, fate and reason of each."""
     invoke("sync", "--once", *lab)

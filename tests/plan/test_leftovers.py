@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Balance, Config, Dispatch, ShapeConfig
+from kproxy_ipt.objects.model import EndpointSlice, Service
 from kproxy_ipt.plan.takeover import (
     Fate,
     Kind,
@@ -18,13 +20,16 @@ from kproxy_ipt.plan.takeover import (
     rules_stand,
     sets_in_use,
 )
+from kproxy_ipt.rules.build import with_base_chains
+from kproxy_ipt.ruleset.render import render_save
+from kproxy_ipt.testing.desired import desired_for
 from kproxy_ipt.testing.fake_kernel import FakeKernel
+from kproxy_ipt.testing.objects import endpoint_slice, service, service_port, slice_endpoint
 
 _USED = Place("nft", Family.IPV4, is_used=True)
 _OTHER = Place("legacy", Family.IPV4, is_used=False)
 _XLB = "KUBE-XLB-ABCDEFGHIJKLMNOP"
 _SVC = "KUBE-SVC-ABCDEFGHIJKLMNOP"
-_SEP = "KUBE-SEP-ABCDEFGHIJKLMNOP"
 
 _OURS = f"""*nat
 :PREROUTING ACCEPT [0:0]
@@ -90,14 +95,34 @@ def test_same_chains_are_replaced_by_a_sync() -> None:
     assert plan_takeover(kernel.saved(), _USED, Scope.ALL, staged=True).transactions == ()
 
 
-def test_parts_of_trees_and_groups_are_told_from_what_kube_proxy_makes() -> None:
-    """A part of a dispatch tree is known by the comment of the rule that leads there, a group by its jumps."""
-    branch = f'-A KUBE-SERVICES -d 10.97.0.0/16 -m comment --comment "services at 10.97.0.0/16" -j {_SVC[:-1]}Q'
-    kernel = _with(_OURS, f"{_SVC[:-1]}Q", _SEP, f"{_SEP[:-1]}Q", rules=(branch, f"-A {_SEP} -j {_SEP[:-1]}Q"))
+def _rendered(shape: ShapeConfig) -> FakeKernel:
+    """40 Services, one of them with 300 endpoints, in the tables of a node."""
+    objects: list[Service | EndpointSlice] = []
+    for number in range(1, 41):
+        one = service(f"s{number}", cluster_ip=f"10.96.{number % 3}.{number}", ports=[service_port(80)])
+        hosts = range(1, 151) if number == 1 else range(1, 3)
+        entries = [slice_endpoint(f"10.244.{net}.{host}") for host in hosts for net in (1, 2)]
+        objects += [one, endpoint_slice(one, entries, ports=[8080])]
+    return FakeKernel(render_save(with_base_chains(desired_for(*objects, config=Config(shape=shape)))))
 
-    fates = _fates(kernel, _USED)
-    assert [name for name, (kind, _) in fates.items() if kind is Kind.SHAPE] == [_SEP, f"{_SVC[:-1]}Q"]
-    assert fates[f"{_SEP[:-1]}Q"] == fates[_SVC] == (Kind.SAME_CHAINS, Fate.REPLACED)
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ShapeConfig(dispatch=Dispatch.TREE, balance=Balance.LINEAR),
+        ShapeConfig(dispatch=Dispatch.LINEAR, balance=Balance.GROUPED),
+        ShapeConfig(dispatch=Dispatch.TREE, balance=Balance.GROUPED),
+    ],
+    ids=["tree", "groups", "both"],
+)
+def test_real_trees_and_groups_are_all_told(shape: ShapeConfig) -> None:
+    """Every chain that the row of rules lacks is told as a shape of ours, and no other one."""
+    row = _rendered(ShapeConfig(dispatch=Dispatch.LINEAR, balance=Balance.LINEAR)).saved().tables["nat"]
+    kernel = _rendered(shape)
+
+    told = {name for name, (kind, _) in _fates(kernel, _USED).items() if kind is Kind.SHAPE}
+    assert told
+    assert kernel.saved().tables["nat"].keys() - row.keys() == told
 
 
 @pytest.mark.parametrize("scope", [Scope.START, Scope.ALL])
