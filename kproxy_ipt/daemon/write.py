@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kproxy_ipt.errors import RestoreError
+from kproxy_ipt.kernel.refusals import NO_REASON
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.plan.suspects import Search
@@ -170,5 +171,7 @@ class PersistentWriter(Generic[T]):
 
 def words_of(error: RestoreError) -> str:
     """Why a Service was refused: what the kernel or the program said, and the rule; no line number of an input."""
+    if error.message == NO_REASON:
+        return "the kernel refuses its rules and gives no reason; its log may (dmesg)"
     rule = f" (rule: {error.rule})" if error.rule else ""
     return f"{error.message}{rule}"
