@@ -15,7 +15,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.set_aside import SetAside
-from kproxy_ipt.daemon.write import PersistentWriter, Steps
+from kproxy_ipt.daemon.write import MOST_RUNS_ONCE, PersistentWriter, Steps
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.flows import leaving_lines
 from kproxy_ipt.plan.plan import Plan
@@ -116,7 +116,7 @@ def write_without_refused(
         log.debug("restoring", family=family, transactions=outcome.transactions)
         return applied(plan, actual, outcome.bytes)
 
-    writer = PersistentWriter(rules, Steps(plan, apply))
+    writer = PersistentWriter(rules, Steps(plan, apply), most_runs=MOST_RUNS_ONCE)
     writer.write(is_full=True)
     aside = rules.aside
     told = tuple(

@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from kproxy_ipt.errors import RestoreError
+from kproxy_ipt.kernel.refusals import NO_REASON
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.plan.suspects import Search
@@ -31,8 +32,11 @@ from kproxy_ipt.state.tracker import ServiceName
 MOST_ASIDE = 20
 """Services that one sync sets aside at most; where more are refused, something else is wrong as well."""
 
-MOST_RUNS = 100
-"""Restore runs of one sync at most; a next sync goes on from what this one has found and written."""
+MOST_RUNS = 60
+"""Restore runs of one sync at most: other changes wait. The next sync goes on from what this one found and wrote."""
+
+MOST_RUNS_ONCE = 300
+"""The same where no other sync follows: enough for `MOST_ASIDE` Services among 2,000."""
 
 _UNREAD = SavedTables({})
 
@@ -62,12 +66,13 @@ class PersistentWriter(Generic[T]):
         set_aside: Services that were set aside in this write, and why.
     """
 
-    def __init__(self, rules: FamilyRules, steps: Steps[T]) -> None:
-        """Prepare to write *rules* by *steps*."""
+    def __init__(self, rules: FamilyRules, steps: Steps[T], *, most_runs: int = MOST_RUNS) -> None:
+        """Prepare to write *rules* by *steps*, with so many restore runs at most."""
         self.taken: list[T] = []
         self.set_aside: dict[ServiceName, str] = {}
         self._rules = rules
         self._steps = steps
+        self._most_runs = most_runs
         self._search: Search | None = None
         self._refused_rule = ""
         self._has_written = False
@@ -111,7 +116,7 @@ class PersistentWriter(Generic[T]):
 
     def _write(self, *, is_full: bool) -> None:
         last: RestoreError | None = None
-        for _ in range(MOST_RUNS):
+        for _ in range(self._most_runs):
             plan, actual = self._steps.plan(is_full)
             try:
                 self.taken.append(self._steps.apply(plan, actual, is_full))
@@ -170,5 +175,7 @@ class PersistentWriter(Generic[T]):
 
 def words_of(error: RestoreError) -> str:
     """Why a Service was refused: what the kernel or the program said, and the rule; no line number of an input."""
+    if error.message == NO_REASON:
+        return "the kernel refuses its rules and gives no reason; its log may (dmesg)"
     rule = f" (rule: {error.rule})" if error.rule else ""
     return f"{error.message}{rule}"

@@ -10,6 +10,7 @@ sections, and are exact where they name a rule. These do not:
 
 Then the rule is looked for by what the message names (chain, match, target), by the accounting objects that do not
 exist, and by the extensions that the kernel does not list; if nothing is found, the line stays that of the COMMIT.
+And nft finds a target in a wrong hook only when something leads there: it names the jump, of whatever chain that is.
 A section is applied at its COMMIT, so all sections before the refused line are in force.
 """
 
@@ -68,6 +69,9 @@ _OPTIONS = {
     "udp": "CONFIG_NETFILTER_XTABLES",
     "REJECT": "CONFIG_IP_NF_TARGET_REJECT or CONFIG_IP6_NF_TARGET_REJECT",
 }
+NO_REASON = "the kernel refused this section or line without a reason"
+"""The message where the program has nothing to say but a line number: legacy, for all that the kernel refuses."""
+
 _NET_ADMIN_AND_RAW = 1 << 12 | 1 << 13
 
 
@@ -273,7 +277,7 @@ def _reason(completed: Completed) -> str:
         return f"the chain {_named(absent)} does not exist"
     message = re.sub(r"\bline \d+(?:: | failed: )", "", _clean(completed.stderr))
     if re.fullmatch(r"line \d+ failed", message):
-        return "the kernel refused this section or line without a reason"
+        return NO_REASON
     return message or f"exit status {completed.exit_status} without a word"
 
 

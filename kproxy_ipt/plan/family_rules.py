@@ -133,7 +133,8 @@ class FamilyRules:
         return tuple(
             name
             for name in self._order
-            if (one := self._contributions.get(name)) and not stands(one, standing.get(name, NOTHING))
+            if (one := self._contributions.get(name))
+            and not stands(one, standing.get(name, NOTHING), self.options.family)
         )
 
     def hold(self, names: Iterable[ServiceName], actual: SavedTables) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import RulesetError
+from kproxy_ipt.plan.actual import holds_rule, same_rules
 from kproxy_ipt.plan.contribution import NOTHING, Contribution
 from kproxy_ipt.plan.dispatch_lines import SharedLine, SharedLines
 from kproxy_ipt.plan.wanted import Lines
@@ -58,12 +59,17 @@ def standing_rules(
     }
 
 
-def stands(wanted: Contribution, standing: Contribution) -> bool:
+def stands(wanted: Contribution, standing: Contribution, family: Family) -> bool:
     """Whether all of *wanted* is in force: chains that nothing leads to are not, though the kernel took them."""
-    return all(standing.chains.get(name) == lines for name, lines in wanted.chains.items()) and all(
-        {line.text for line in lines}.issubset(line.text for line in standing.shared.get(place, ()))
-        for place, lines in wanted.shared.items()
-    )
+    for name, lines in wanted.chains.items():
+        saved = standing.chains.get(name)
+        if saved is None or (saved != lines and not same_rules(lines, saved, family)):
+            return False
+    for place, shared in wanted.shared.items():
+        texts = tuple(line.text for line in standing.shared.get(place, ()))
+        if not all(line.text in texts or holds_rule(texts, line.text, family) for line in shared):
+            return False
+    return True
 
 
 def still_serving(standing: Contribution, wanted: Contribution) -> Contribution:
@@ -90,7 +96,7 @@ def _row(actual: SavedTables, place: Place, chain: str, family: Family) -> Itera
     saved = actual.chain(place.table, chain)
     for line in saved.lines if saved else ():
         try:
-            rule = parse_rule(line, frozenset({jumps_to(line) or ""}), family=family)[1]
+            rule = parse_rule(line, actual.tables[place.table], family=family)[1]
         except RulesetError:
             continue  # nobody's of ours
         part = jumps_to(line) or ""
