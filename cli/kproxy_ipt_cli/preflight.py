@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import KproxyError
 from kproxy_ipt.kernel.command import SubprocessRunner
 from kproxy_ipt.kernel.netns import inside
@@ -131,7 +132,7 @@ def _notes(report: PreflightReport) -> Iterator[str]:
         yield f"{report.conflict}; a packet passes both, and each reader sees one"
     for family, found in report.plain.items():
         if found and found != report.backend:
-            word = "iptables" if family == "ipv4" else "ip6tables"
+            word = "iptables" if family is Family.IPV4 else "ip6tables"
             yield f"the program {word} is the {found} one: it does not show rules of {report.backend}"
     yield from (f"{one.name} = {one.value}: {one.doubt}" for one in report.settings if one.doubt)
     yield from (f"{one.family} {one.backend} cannot be listed: {one.problem}" for one in report.in_use if one.problem)

@@ -112,3 +112,16 @@ def test_sync_ends_well_where_preflight_says_1(
     assert (synced.exit_code, checked.exit_code) == (0, 0)
     assert "note: the machine lacks statistic: ALL THEIR CONNECTIONS GO TO THE FIRST ENDPOINT" in synced.stderr
     assert "demo/web" in synced.stderr
+
+
+def test_plain_program_of_the_other_backend_is_told(
+    invoke: Invoke, netns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who types `iptables` there would not see our rules."""
+    for name in ("iptables-restore", "ip6tables-restore"):
+        (tmp_path / name).symlink_to("/usr/sbin/xtables-legacy-multi")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
+    ran = invoke("preflight", "--netns", netns, "--backend", "nft")
+
+    assert ran.exit_code == 0
+    assert "note: the program iptables is the legacy one: it does not show rules of nft\n" in ran.stderr
