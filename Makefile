@@ -102,9 +102,10 @@ test: lint ## Everything: lint and all tests; kernel tests only as root.
 bench: .venv/.bench ## Measure syncs, changes and new flows; tables, CSV and SVG; as root. OPTIONS="--sizes 100,1000" and others.
 	@$(BIN)/python -m bench $(OPTIONS)
 
-soak: setup ## Six minutes of chance: changes under traffic, packets in generated worlds; as root.
+soak: setup ## Half an hour of chance: changes under traffic, generated worlds, faults; as root.
 	@$(BIN)/python bench/soak_churn.py
 	$(BIN)/python bench/soak_worlds.py
+	$(BIN)/python bench/soak_faults.py
 
 clean: ## Remove what builds and tools leave behind, the virtual environment too.
 	@rm -rf .venv build dist ./*.egg-info .coverage

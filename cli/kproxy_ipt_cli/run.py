@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from kproxy_ipt.config.encode import encode_config
 from kproxy_ipt.config.model import Config
@@ -22,6 +23,7 @@ from kproxy_ipt.daemon.main import run_daemon
 from kproxy_ipt.daemon.metrics_pages import Process
 from kproxy_ipt.daemon.proxy import Settings, Source
 from kproxy_ipt.daemon.tuning import tune_conntrack
+from kproxy_ipt.kernel.command import DEFAULT_TIMEOUT_S
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt_cli import __version__
 from kproxy_ipt_cli._failures import failing
@@ -48,6 +50,14 @@ KUBERNETES_VERSION = "v1.36.2"
     help="From one comparison of all rules and UDP flows with the kernel to the next. Most changes by others are "
     "noticed without it: on nft at once, on legacy within a second if rules or chains came or went, else within three.",
 )
+@click.option(
+    "--program-timeout",
+    type=click.FloatRange(1.0, 3600.0),
+    default=DEFAULT_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="A save or restore program that takes longer is killed; its sync has failed and is tried again.",
+)
 @watched_source_options
 @target_options
 @every_flag_option
@@ -55,6 +65,7 @@ KUBERNETES_VERSION = "v1.36.2"
 def command(
     *,
     compare_period: float,
+    program_timeout: float,
     paths: tuple[str, ...],
     context: str,
     netns: str | None,
@@ -84,6 +95,7 @@ def command(
         return
     config, notes = read_config(flags)
     target = target_of(netns=netns, backend=backend, family=family, lock_wait=lock_wait)
+    target = msgspec.structs.replace(target, program_timeout_s=program_timeout)
     as_json = True if config.logging.format == "json" else None
     verbosity = Verbosity(config.logging.verbosity)
     log = open_log(verbosity=verbosity, as_json=as_json)

@@ -19,7 +19,7 @@ from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.metrics import Metrics, SyncEnd, SyncKind
 from kproxy_ipt.daemon.quarantine import Quarantine, Refusal
 from kproxy_ipt.daemon.schedule import SyncSchedule
-from kproxy_ipt.errors import LockTimeoutError
+from kproxy_ipt.errors import KernelError, LockTimeoutError
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import Pending, StateTracker
@@ -169,7 +169,7 @@ class FamilyLoop:
         self._health.sync_began(self.family)
         await self._before_sync(pending)
         with self._window() as process_ids:
-            outcome = await self._thread.call(self._sync.run, request, process_ids)
+            outcome = await self._run_in_thread(request, process_ids)
         self.schedule.ended(self._clocks.monotonic(), succeeded=outcome.error is None)
         self.ration.ended(self._clocks.monotonic(), outcome.seconds if outcome.full else None)
         self._record(outcome)
@@ -183,6 +183,13 @@ class FamilyLoop:
         now_s = self._clocks.unix_s()
         self._metrics.programmed(self.family, [now_s - trigger_s for trigger_s in pending.trigger_times_s])
         await self._after_sync(outcome, pending)
+
+    async def _run_in_thread(self, request: SyncRequest, process_ids: set[int]) -> SyncOutcome:
+        """A thread that cannot enter its namespace, for want of file descriptors, is a failure as others are."""
+        try:
+            return await self._thread.call(self._sync.run, request, process_ids)
+        except KernelError as error:
+            return SyncOutcome(full=False, error=error)
 
     def _keep_request(self, request: SyncRequest) -> None:
         """What a failed sync was asked for is asked for again; rules keep their options themselves."""

@@ -14,7 +14,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.kernel.addresses import interface_addresses
 from kproxy_ipt.kernel.backend import Backend, BackendChoice, choose_backend, features
-from kproxy_ipt.kernel.command import Runner, SubprocessRunner
+from kproxy_ipt.kernel.command import DEFAULT_TIMEOUT_S, Runner, SubprocessRunner
 from kproxy_ipt.kernel.iptables import Iptables
 from kproxy_ipt.kernel.nfacct import ensure_counters, read_counters
 from kproxy_ipt.kernel.preflight_probe import lacking_parts
@@ -36,12 +36,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         backend: A pinned backend, or `auto`.
         families: In the order of writing.
         lock_wait_s: How long to wait for the xtables lock (legacy backend), whole seconds.
+        program_timeout_s: After this a program that saves or restores is killed, with its children.
     """
 
     netns: str | None = None
     backend: BackendWish = "auto"
     families: tuple[Family, ...] = (Family.IPV4, Family.IPV6)
     lock_wait_s: int = 5
+    program_timeout_s: float = DEFAULT_TIMEOUT_S
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -50,6 +52,7 @@ class Machine(msgspec.Struct, frozen=True):
     choice: BackendChoice
     iptables: Mapping[Family, Iptables]
     lock_wait_s: int
+    program_timeout_s: float = DEFAULT_TIMEOUT_S
 
     @property
     def is_staged(self) -> bool:
@@ -68,16 +71,16 @@ def open_machine(target: Target, runner: Runner | None = None) -> Machine:
     """
     runner = runner or SubprocessRunner()
     choice = choose_backend(runner, target.backend, target.families)
-    return Machine(choice, _iptables(choice, runner, target.lock_wait_s), target.lock_wait_s)
-
-
-def _iptables(choice: BackendChoice, runner: Runner, lock_wait_s: int) -> Mapping[Family, Iptables]:
-    return {family: Iptables(runner, programs, lock_wait_s=lock_wait_s) for family, programs in choice.programs.items()}
+    return with_runner(Machine(choice, {}, target.lock_wait_s, target.program_timeout_s), runner)
 
 
 def with_runner(machine: Machine, runner: Runner) -> Machine:
     """The same machine, its programs started by *runner*."""
-    return Machine(machine.choice, _iptables(machine.choice, runner, machine.lock_wait_s), machine.lock_wait_s)
+    iptables = {
+        family: Iptables(runner, programs, machine.lock_wait_s, timeout_s=machine.program_timeout_s)
+        for family, programs in machine.choice.programs.items()
+    }
+    return Machine(machine.choice, iptables, machine.lock_wait_s, machine.program_timeout_s)
 
 
 def machine_facts(machine: Machine, *, ensure: bool, runner: Runner | None = None) -> MachineFacts:

@@ -32,6 +32,8 @@ class SyncSchedule:
         self._requested = False
         self._ended_s: float | None = None
         self._retry_s: float | None = None
+        self._kept_retry_s: float | None = None
+        self._waits = 0
 
     def request(self) -> None:
         """Something is to be done."""
@@ -47,13 +49,22 @@ class SyncSchedule:
     def started(self) -> None:
         """A run begins; requests from now on are for the next one."""
         self._requested = False
-        self._retry_s = None
+        self._kept_retry_s, self._retry_s = self._retry_s, None
 
     def ended(self, now_s: float, *, succeeded: bool) -> None:
-        """A run has ended at *now_s*."""
+        """
+        A run has ended at *now_s*.
+
+        One that failed before the retry was due leaves that moment as it is: waits double with time, not with the
+        number of requests, or a second of failures under many changes would be followed by the longest wait.
+        """
         self._ended_s = now_s
         if succeeded:
-            self.failures = 0
+            self.failures = self._waits = 0
             return
-        self._retry_s = now_s + min(_FIRST_RETRY_S * 2**self.failures, self.retry_cap_s)
-        self.failures = min(self.failures + 1, 30)
+        self.failures += 1
+        if self._kept_retry_s is not None and now_s < self._kept_retry_s:
+            self._retry_s = min(self._kept_retry_s, now_s + self.retry_cap_s)
+            return
+        self._retry_s = now_s + min(_FIRST_RETRY_S * 2**self._waits, self.retry_cap_s)
+        self._waits = min(self._waits + 1, 30)

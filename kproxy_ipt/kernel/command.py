@@ -159,7 +159,11 @@ class _ReadInThread:
         self._arguments = tuple(arguments)
         self._started = time.monotonic()
         self._thread = threading.Thread(target=self._read, args=(process, stdin, timeout_s), daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # as many threads as there may be
+            _kill_session(process)
+            raise KernelError(f"the program {arguments[0]} cannot be read: {error}") from error
 
     def _read(self, process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float) -> None:
         try:

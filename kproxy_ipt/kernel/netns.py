@@ -36,7 +36,10 @@ def inside(target: str | None) -> Iterator[None]:
     if target is None:
         yield
         return
-    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NamespaceError(f"the own network namespace cannot be opened: {error.strerror}") from error
     try:
         _enter(target)
         try:

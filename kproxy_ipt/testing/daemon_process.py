@@ -34,9 +34,11 @@ _POLL_S = 0.01
 LogLine = Mapping[str, object]
 
 
-def wait_until(condition: Callable[[], object], what: str, *, timeout_s: float = PATIENCE_S) -> float:
+def wait_until(
+    condition: Callable[[], object], what: str, *, timeout_s: float = PATIENCE_S, poll_s: float = _POLL_S
+) -> float:
     """
-    Wait until *condition* is true.
+    Wait until *condition* is true, which is looked at every *poll_s*.
 
     Returns:
         Seconds that it took.
@@ -48,7 +50,7 @@ def wait_until(condition: Callable[[], object], what: str, *, timeout_s: float =
     while not condition():
         if time.monotonic() - started_s > timeout_s:
             raise TimeoutError(f"not within {timeout_s} s: {what}")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
     return time.monotonic() - started_s
 
 
@@ -74,6 +76,7 @@ class DaemonProcess:
         node_name: str = NODE_NAME,
         environment: Mapping[str, str] | None = None,
         shims: Path | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         """
         Describe a daemon; nothing is started yet.
@@ -84,9 +87,10 @@ class DaemonProcess:
             node_name: Value of `--hostname-override`; "" leaves the option out.
             environment: Added to that of the test.
             shims: Folder that is put first in `PATH`.
+            prefix: Program with arguments that becomes the daemon by `exec`, as `unshare --mount`.
         """
         named = ["--hostname-override", node_name] if node_name else []
-        self.command = [kproxy_ipt_program(), "run", "--netns", netns, *named, *arguments]
+        self.command = [*prefix, kproxy_ipt_program(), "run", "--netns", netns, *named, *arguments]
         self._netns = netns
         path = os.environ["PATH"] if shims is None else f"{shims}:{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path, **(environment or {})}
@@ -108,6 +112,11 @@ class DaemonProcess:
     def process_id(self) -> int:
         """Of the life that runs; RuntimeError if there is none."""
         return self._running().pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from kproxy_ipt.daemon.machine import BackendWish
+from kproxy_ipt.kernel.command import SubprocessRunner
+from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.testing.lab import Place
 
 TABLES = ("nat", "filter")
@@ -41,8 +43,7 @@ class DamagedTables:
 
     def save(self) -> str:
         """Both tables, without counters."""
-        text = "".join(self._node.run(f"{self._program}-save", "-t", table) for table in TABLES)
-        return re.sub(r"^(:\S+ \S+) \[.*", r"\1", text, flags=re.MULTILINE)
+        return saved_tables(self._node.netns, self._program)
 
     def rules(self, table: str, chain: str) -> list[str]:
         """The `-A` lines of a chain, in order."""
@@ -75,6 +76,14 @@ class DamagedTables:
 
     def _lines(self, table: str) -> list[str]:
         return self._node.run(f"{self._program}-save", "-t", table).splitlines()
+
+
+def saved_tables(netns: str, program: str) -> str:
+    """The tables nat and filter of a namespace, as *program* (`iptables-nft`) saves them, without counters."""
+    runner = SubprocessRunner()
+    with inside(netns):
+        text = "".join(runner.run([f"{program}-save", "-t", table]).stdout for table in TABLES)
+    return re.sub(r"^(:\S+ \S+) \[.*", r"\1", text, flags=re.MULTILINE)
 
 
 def foreign_lines(save: str) -> list[str]:

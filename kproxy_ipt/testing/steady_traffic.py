@@ -28,14 +28,26 @@ class SteadyConnections:
     """
 
     def __init__(
-        self, place: Place, address: str, port: int, *, protocol: Protocol = "tcp", timeout_s: float = 2.0
+        self,
+        place: Place,
+        address: str,
+        port: int,
+        *,
+        protocol: Protocol = "tcp",
+        timeout_s: float = 2.0,
+        pause_s: float = _PAUSE_S,
     ) -> None:
-        """See `traffic.send`; a lost SYN is sent again after a second, so it shows as an exchange that took so long."""
+        """
+        See `traffic.send`; a lost SYN is sent again after a second, so it shows as an exchange that took so long.
+
+        Four at once, then *pause_s*: over minutes, choose it so long that a minute's connections find ports.
+        """
         self.exchanges: list[Exchange] = []
         self._place = place
         self._target = (address, port)
         self._protocol: Protocol = protocol
         self._timeout_s = timeout_s
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -64,7 +76,7 @@ class SteadyConnections:
     def _run(self) -> None:
         address, port = self._target
         try:
-            while not self._stop.wait(_PAUSE_S):
+            while not self._stop.wait(self._pause_s):
                 self.exchanges += send(
                     self._place.netns,
                     address,

@@ -54,11 +54,12 @@ def test_request_during_a_run_is_for_the_next() -> None:
 def test_failures_are_tried_again_with_back_off_up_to_the_cap() -> None:
     """1 s, 2 s, 4 s, and never longer than the sync period."""
     schedule = _schedule(retry_cap_s=5.0)
-    waits = []
+    waits, now_s = [], 100.0
     for _ in range(5):
         schedule.started()
-        schedule.ended(100.0, succeeded=False)
-        waits.append((schedule.due_s() or 0.0) - 100.0)
+        schedule.ended(now_s, succeeded=False)
+        waits.append((schedule.due_s() or 0.0) - now_s)
+        now_s += waits[-1]
 
     assert (waits, schedule.failures) == ([1.0, 2.0, 4.0, 5.0, 5.0], 5)
 
@@ -78,14 +79,24 @@ def test_success_ends_the_back_off() -> None:
 
 def test_new_request_does_not_wait_for_the_retry() -> None:
     """What changed may be what was wrong; only the gap counts."""
-    schedule = _schedule()
-    for _ in range(6):
-        schedule.started()
-        schedule.ended(100.0, succeeded=False)
+    schedule = _schedule(min_gap_s=0.5)
+    schedule.started()
+    schedule.ended(100.0, succeeded=False)
     waiting = schedule.due_s()
     schedule.request()
 
-    assert (waiting, schedule.due_s()) == (130.0, 101.0)
+    assert (waiting, schedule.due_s()) == (101.0, 100.5)
+
+
+def test_many_requests_in_a_short_trouble_do_not_lengthen_the_wait() -> None:
+    """Twenty runs that fail within a second are tried again when the first of them said."""
+    schedule = _schedule(min_gap_s=0.0)
+    for number in range(20):
+        schedule.request()
+        schedule.started()
+        schedule.ended(100.0 + number * 0.04, succeeded=False)
+
+    assert (20, 101.0) == (schedule.failures, schedule.due_s())
 
 
 def test_retry_keeps_the_gap() -> None:
@@ -100,11 +111,13 @@ def test_retry_keeps_the_gap() -> None:
 def test_very_many_failures_are_no_trouble() -> None:
     """The exponent is bounded, so a node that fails for a year still counts."""
     schedule = _schedule()
+    now_s = 0.0
     for _ in range(2000):
         schedule.started()
-        schedule.ended(0.0, succeeded=False)
+        schedule.ended(now_s, succeeded=False)
+        now_s = schedule.due_s() or 0.0
 
-    assert schedule.due_s() == 30.0
+    assert schedule.due_s() == 1 + 2 + 4 + 8 + 16 + 1995 * 30.0
 
 
 def test_new_periods_count_at_once() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from itertools import repeat
@@ -152,3 +153,17 @@ def test_messages_are_untranslated_and_system_folders_are_on_the_path(
 
     assert environment["LC_ALL"] == "C"
     assert environment["PATH"] == "/usr/bin:/usr/sbin:/sbin"
+
+
+def test_program_that_nobody_can_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no more threads may be, starting a program fails, and leaves none behind."""
+    started: list[int] = []
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(KernelError, match="the program sleep cannot be read: can't start new thread"):
+        SubprocessRunner(started.append).start(["sleep", "60"])
+
+    assert [False] == [Path(f"/proc/{number}").exists() for number in started]
