@@ -3,7 +3,7 @@
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Balance, Config, Dispatch, Scheduler
+from kproxy_ipt.config.model import Balance, Config, Dispatch, ExternalIPs, Scheduler
 from kproxy_ipt.config.node import expand_node_port_addresses, node_ips
 from kproxy_ipt.rules.groups import GROUP_CAPACITY
 from kproxy_ipt.selection.local import LocalTraffic, local_traffic
@@ -28,7 +28,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
         local: The test for traffic of local pods, or None.
         node_ip: Address of the node in this family, loopback where nobody knows it.
         node_ports: Which addresses answer node ports.
-        external_ips_allowed: Whether rules for external IPs are written.
+        external_ips: Which external IPs get rules.
         endpoint_comments: Whether rules that concern one endpoint carry comments.
         drop_invalid: Whether packets of state INVALID are dropped when forwarded.
         dispatch: How packets find the chain of their service port.
@@ -44,7 +44,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
     masquerade_all: bool
     local: LocalTraffic | None
     node_ports: NodePortEntry
-    external_ips_allowed: bool
+    external_ips: ExternalIPs
     endpoint_comments: bool
     drop_invalid: bool
     nfacct_counters: frozenset[str]
@@ -82,7 +82,7 @@ def rule_options(
             family,
             localhost_wanted=config.iptables.localhost_node_ports,
         ),
-        external_ips_allowed=config.external_ips_allowed,
+        external_ips=config.external_ips,
         endpoint_comments=endpoint_count <= LARGE_CLUSTER_ENDPOINTS,
         drop_invalid=not machine.tcp_be_liberal,
         nfacct_counters=machine.nfacct_counters,
