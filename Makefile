@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help system setup demo test lint check bench soak clean
+.PHONY: help system setup demo test lint check coverage mutation bench soak clean
 
 # The programs of iptables stand in folders that ordinary users do not have on their path.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -94,6 +94,19 @@ test: lint ## Everything: lint and all tests; kernel tests only as root.
 	echo "Not root: the kernel tests are left out"
 	$(BIN)/pytest -q -n 2 -m 'not kernel'
 
+coverage: setup ## Line coverage of all tests, programs and daemons that they start included; as root; at least 95 %.
+	@mkdir -p .coverage
+	$(BIN)/pytest -q -n 2 --cov --cov-report=term --cov-fail-under=95
+
+.venv/.mutation: .venv/.development
+	@echo "Installing what makes mutants into .venv"
+	$(BIN)/pip install --quiet --group mutation
+	touch $@
+
+mutation: .venv/.mutation ## Change each line of selection, rules and plan, and see whether a test notices; an hour.
+	@$(BIN)/mutmut run
+	$(BIN)/mutmut results
+
 .venv/.bench: .venv/.development
 	@echo "Installing what draws pictures into .venv"
 	$(BIN)/pip install --quiet --group bench
@@ -108,6 +121,6 @@ soak: setup ## Half an hour of chance: changes under traffic, generated worlds, 
 	$(BIN)/python bench/soak_faults.py
 
 clean: ## Remove what builds and tools leave behind, the virtual environment too.
-	@rm -rf .venv build dist ./*.egg-info .coverage
+	@rm -rf .venv build dist ./*.egg-info .coverage mutants
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -134,6 +134,19 @@ def prefix_contains(prefix: str, address: str) -> bool:
     return ipaddress.ip_address(address) in ipaddress.ip_network(prefix)
 
 
+def special_class(canonical: str) -> str:
+    """What an address is that belongs to no single host, as in `a loopback address`; "" for any other."""
+    address = ipaddress.ip_address(canonical)
+    classes = {
+        "the unspecified address": address.is_unspecified,
+        "a loopback address": address.is_loopback,
+        "a link-local address": address.is_link_local,
+        "a multicast address": address.is_multicast,
+        "the broadcast address": canonical == "255.255.255.255",
+    }
+    return next((name for name, is_one in classes.items() if is_one), "")
+
+
 def is_loopback(canonical: str) -> bool:
     """Whether a canonical address is one of 127.0.0.0/8 or ::1."""
     return canonical == "::1" or canonical.startswith("127.")

@@ -73,6 +73,7 @@ def _config(document: Document) -> Config:
         conntrack=_conntrack(document.conntrack),
         config_sync_period_s=document.config_sync_period.seconds,
         shape=_shape(document),
+        external_ip_ranges=tuple(canonical_prefix(text) or text for text in document.kproxy_ipt.external_ips),
     )
 
 

@@ -148,6 +148,7 @@ class KproxyIptSection(_Section, frozen=True):
     dispatch: str = ""
     balance: str = ""
     scheduler: str = ""
+    external_ips: tuple[str, ...] = msgspec.field(name="externalIPs", default=())
 
 
 class Document(_Section, frozen=True):

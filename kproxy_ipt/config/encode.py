@@ -26,7 +26,7 @@ from kproxy_ipt.config.duration import Duration, duration_of
 from kproxy_ipt.config.model import Config, ShapeConfig
 
 # The tags of Go that say `omitempty`, of those fields that can be empty here.
-_OMITTED_IF_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService"})
+_OMITTED_IF_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService", "externalIPs"})
 _OMITTED_IF_USUAL = frozenset({"kproxyIpt", "dispatch", "balance", "scheduler"})
 _NULL_IF_EMPTY = frozenset({"nodePortAddresses", "excludeCIDRs"})
 
@@ -111,19 +111,19 @@ def _document(config: Config) -> Document:
         oom_score_adj=config.oom_score_adj,
         conntrack=_conntrack(config),
         config_sync_period=duration_of(config.config_sync_period_s),
-        kproxy_ipt=_shape(config.shape),
+        kproxy_ipt=_own_section(config),
     )
 
 
-def _shape(shape: ShapeConfig) -> KproxyIptSection:
+def _own_section(config: Config) -> KproxyIptSection:
     """What differs from the default, so that the usual document is that of kube-proxy."""
     usual = ShapeConfig()
     given = {
         field.name: str(value)
         for field in msgspec.structs.fields(ShapeConfig)
-        if (value := getattr(shape, field.name)) != getattr(usual, field.name)
+        if (value := getattr(config.shape, field.name)) != getattr(usual, field.name)
     }
-    return KproxyIptSection(**given)
+    return KproxyIptSection(**given, external_ips=config.external_ip_ranges)
 
 
 def _logging(config: Config) -> LoggingSection:

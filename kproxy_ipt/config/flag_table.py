@@ -432,6 +432,15 @@ _SHAPE = (
         "Who gets the next connection: random, as kube-proxy; rr, everybody in turn. Not a flag of kube-proxy.",
         is_kept=True,
     ),
+    FlagSpec(
+        "external-ips",
+        "kproxyIpt.externalIPs",
+        FlagKind.LIST,
+        "",
+        "Prefixes that the externalIPs of Services must be in to get rules; unset: every address, as kube-proxy. Not a "
+        "flag of kube-proxy.",
+        is_kept=True,
+    ),
 )
 
 FLAGS: tuple[FlagSpec, ...] = (*_RUN, *_API, *_SERVERS, *_RULES, *_MACHINE, *_IPVS, *_LOGGING, *_SHAPE)

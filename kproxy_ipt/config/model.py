@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
+from kproxy_ipt.addresses import prefix_contains
+
 
 class DetectLocalMode(StrEnum):
     """How traffic from pods of this node is told apart; values as in `detectLocalMode`."""
@@ -93,6 +95,23 @@ class ShapeConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: Scheduler = Scheduler.RANDOM
 
 
+class ExternalIPs(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Which addresses of `spec.externalIPs` get rules.
+
+    Attributes:
+        allowed: The feature gate `AllowServiceExternalIPs`.
+        ranges: `kproxyIpt.externalIPs`, canonical prefixes of both families; empty means every address.
+    """
+
+    allowed: bool = True
+    ranges: tuple[str, ...] = ()
+
+    def permit(self, address: str) -> bool:
+        """Whether a canonical address gets rules."""
+        return self.allowed and (not self.ranges or any(prefix_contains(prefix, address) for prefix in self.ranges))
+
+
 class VModuleItem(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of `logging.vmodule`."""
 
@@ -118,6 +137,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         cluster_cidrs: `clusterCIDR` split at commas, canonical; at most one of each family.
         node_port_addresses: Canonical prefixes, or the single word `primary`, or empty for all addresses.
         feature_gates: Only those given.
+        external_ip_ranges: `kproxyIpt.externalIPs`, canonical; see `ExternalIPs`.
     """
 
     feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
@@ -141,8 +161,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     conntrack: ConntrackConfig = ConntrackConfig()
     config_sync_period_s: float = 900.0
     shape: ShapeConfig = ShapeConfig()
+    external_ip_ranges: tuple[str, ...] = ()
 
     @property
-    def external_ips_allowed(self) -> bool:
-        """Whether rules for `spec.externalIPs` are written (gate `AllowServiceExternalIPs`)."""
-        return self.feature_gates.get("AllowServiceExternalIPs", True)
+    def external_ips(self) -> ExternalIPs:
+        """Which external IPs get rules."""
+        allowed = self.feature_gates.get("AllowServiceExternalIPs", True)
+        return ExternalIPs(allowed=allowed, ranges=self.external_ip_ranges)

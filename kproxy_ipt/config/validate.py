@@ -74,6 +74,9 @@ def _shape(document: Document) -> Iterator[str]:
             supported = ", ".join(json.dumps(one) for one in sorted(known))
             detail = f"Unsupported value: {json.dumps(value)}: supported values: {supported}"
             yield f"KproxyIpt.{name.capitalize()}: {detail}{_REFUSED.get((name, value), '')}"
+    for index, text in enumerate(section.external_ips):
+        if canonical_prefix(text) is None:
+            yield _invalid(f"KproxyIpt.ExternalIPs[{index}]", text, "must be a valid CIDR")
 
 
 def _invalid(path: str, value: object, detail: str) -> str:

@@ -19,6 +19,7 @@ _LIVE = (
     "conntrack",
     "logging",
     "shape",
+    "external_ip_ranges",
     "feature_gates",
 )
 

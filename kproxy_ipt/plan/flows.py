@@ -29,7 +29,7 @@ def entry_options(options: RuleOptions, interface_addresses: Iterable[str]) -> E
     return EntryOptions(
         node_addresses=frozenset(_answering(options.node_ports, interface_addresses, options.family)),
         localhost=options.node_ports.localhost,
-        external_ips_allowed=options.external_ips_allowed,
+        external_ips=options.external_ips,
     )
 
 

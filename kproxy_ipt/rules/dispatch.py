@@ -50,7 +50,7 @@ def dispatch_rules(
 
 
 def _external_ips(service_port: ServicePort, options: RuleOptions) -> tuple[str, ...]:
-    return service_port.external_ips if options.external_ips_allowed else ()
+    return tuple(address for address in service_port.external_ips if options.external_ips.permit(address))
 
 
 def _nat_services(

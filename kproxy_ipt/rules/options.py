@@ -3,7 +3,7 @@
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Balance, Config, Dispatch, Scheduler
+from kproxy_ipt.config.model import Balance, Config, Dispatch, ExternalIPs, Scheduler
 from kproxy_ipt.config.node import expand_node_port_addresses, node_ips
 from kproxy_ipt.rules.fallbacks import listed_node_ports, own_addresses
 from kproxy_ipt.rules.groups import GROUP_CAPACITY
@@ -29,7 +29,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
         local: The test for traffic of local pods, or None.
         node_ip: Address of the node in this family, loopback where nobody knows it.
         node_ports: Which addresses answer node ports.
-        external_ips_allowed: Whether rules for external IPs are written.
+        external_ips: Which external IPs get rules.
         endpoint_comments: Whether rules that concern one endpoint carry comments.
         drop_invalid: Whether packets of state INVALID are dropped when forwarded.
         dispatch: How packets find the chain of their service port.
@@ -47,7 +47,7 @@ class RuleOptions(msgspec.Struct, frozen=True, kw_only=True):
     masquerade_all: bool
     local: LocalTraffic | None
     node_ports: NodePortEntry
-    external_ips_allowed: bool
+    external_ips: ExternalIPs
     endpoint_comments: bool
     drop_invalid: bool
     nfacct_counters: frozenset[str]
@@ -90,7 +90,7 @@ def rule_options(
         masquerade_all=config.iptables.masquerade_all,
         local=local_traffic(config, node, family),
         node_ports=node_ports if local_addresses is None else listed_node_ports(node_ports, local_addresses),
-        external_ips_allowed=config.external_ips_allowed,
+        external_ips=config.external_ips,
         endpoint_comments=endpoint_count <= LARGE_CLUSTER_ENDPOINTS,
         drop_invalid=not machine.tcp_be_liberal,
         nfacct_counters=frozenset() if OptionalPart.NFACCT in lacking else machine.nfacct_counters,

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from kproxy_ipt.config.model import ExternalIPs
 from kproxy_ipt.state.model import Endpoint, ServicePort, ServiceState
 
 EndpointAddress = tuple[str, int]
@@ -78,12 +79,12 @@ class EntryOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         node_addresses: Canonical addresses of the node's interfaces that answer node ports.
         localhost: Whether all of 127.0.0.0/8 answers node ports.
-        external_ips_allowed: Whether external IPs are translated at all.
+        external_ips: Which external IPs are translated.
     """
 
     node_addresses: frozenset[str] = frozenset()
     localhost: bool = False
-    external_ips_allowed: bool = True
+    external_ips: ExternalIPs = ExternalIPs()
 
 
 class FlowTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,8 +183,7 @@ def answers_node_ports(address: str, options: EntryOptions) -> bool:
 
 
 def _outer_addresses(service_port: ServicePort, options: EntryOptions) -> Iterator[str]:
-    if options.external_ips_allowed:
-        yield from service_port.external_ips
+    yield from (address for address in service_port.external_ips if options.external_ips.permit(address))
     yield from service_port.load_balancer_ips
 
 

@@ -129,9 +129,10 @@ def _external_ips(facts: EntryFacts) -> Iterator[Entry]:
     port = facts.service_port
     for text in dict.fromkeys(facts.service.spec.external_ips or ()):
         why = _unusable(text, facts)
-        if not why and not facts.options.external_ips_allowed:
-            why = "feature gate AllowServiceExternalIPs is off"
         address = canonical_address(text) or text
+        if not why and not facts.options.external_ips.permit(address):
+            is_off = not facts.options.external_ips.allowed
+            why = "feature gate AllowServiceExternalIPs is off" if is_off else "kproxyIpt.externalIPs leaves it out"
         if why:
             yield _without_rules(EntryKind.EXTERNAL_IP, address, port.port, why)
         else:
@@ -207,5 +208,5 @@ def _claims(port: ServicePort, entry: Entry, facts: EntryFacts) -> bool:
         return False
     if entry.kind is EntryKind.NODE_PORT:
         return port.node_port == entry.port
-    external = port.external_ips if facts.options.external_ips_allowed else ()
+    external = [address for address in port.external_ips if facts.options.external_ips.permit(address)]
     return port.port == entry.port and entry.address in (port.cluster_ip, *external, *port.load_balancer_ips)

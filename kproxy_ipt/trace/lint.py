@@ -16,7 +16,13 @@ from kproxy_ipt.rules.options import RuleOptions, rule_options
 from kproxy_ipt.selection.reasons import Reason
 from kproxy_ipt.state.model import MachineFacts, ServiceState, Snapshot
 from kproxy_ipt.trace.explain_service import REMEMBERED_CLIENTS, no_rules_reason
-from kproxy_ipt.trace.lint_addresses import known_addresses, lint_external_ips, lint_source_ranges
+from kproxy_ipt.trace.lint_addresses import (
+    known_addresses,
+    lint_external_ips,
+    lint_load_balancer_ips,
+    lint_node_ports,
+    lint_source_ranges,
+)
 from kproxy_ipt.trace.lint_endpoints import Owner, lint_endpoints, missing_families, orphans, slices_by_owner
 from kproxy_ipt.trace.lint_finding import finding, note
 
@@ -68,8 +74,10 @@ def _across(
         families = {state.service_port.family for state in own_states}
         yield from missing_families(service, own_slices, families)
         yield from lint_endpoints(service, own_slices, own_states, node)
-        yield from lint_external_ips(service, known, allowed=config.external_ips_allowed)
+        yield from lint_external_ips(service, known, config.external_ips)
+        yield from lint_load_balancer_ips(service, known)
         yield from lint_source_ranges(service)
+        yield from lint_node_ports(service)
         yield from _policies(service)
         yield from _affinity(service, own_states)
         yield from _node_ports(service, options)

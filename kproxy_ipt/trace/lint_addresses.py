@@ -9,13 +9,16 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from kproxy_ipt.addresses import canonical_address, canonical_prefix, is_loopback, is_zero_prefix, prefix_contains
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.addresses import canonical_address, canonical_prefix, is_zero_prefix, prefix_contains, special_class
+from kproxy_ipt.config.model import Config, ExternalIPs
 from kproxy_ipt.errors import Finding
 from kproxy_ipt.objects.model import Node, Objects, Service
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
 from kproxy_ipt.trace.explain_entries import ingress_of
 from kproxy_ipt.trace.lint_finding import finding, note
+
+EPHEMERAL_PORTS = (32768, 60999)
+"""`net.ipv4.ip_local_port_range` where nobody has changed it."""
 
 
 class KnownAddresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,22 +77,26 @@ def _pod_ranges(nodes: Iterable[Node]) -> Iterator[str]:
                 yield prefix
 
 
-def lint_external_ips(service: Service, known: KnownAddresses, *, allowed: bool) -> Iterator[Finding]:
+def lint_external_ips(service: Service, known: KnownAddresses, permitted: ExternalIPs) -> Iterator[Finding]:
     """
     Name each external IP with the class of its address.
 
     Args:
         service: One that gets rules.
         known: Of the whole cluster.
-        allowed: Whether rules for external IPs are written at all.
+        permitted: Which external IPs get rules.
     """
     for index, text in enumerate(service.spec.external_ips or ()):
         address = canonical_address(text)
         field = f"spec.externalIPs[{index}]"
         if address is None:
             continue
-        if not allowed:
+        if not permitted.allowed:
             yield note(service, field, address, "none", "feature gate AllowServiceExternalIPs is off: it gets no rules")
+            continue
+        if not permitted.permit(address):
+            expected = f"an address in kproxyIpt.externalIPs: {', '.join(permitted.ranges)}"
+            yield finding(service, field, address, expected, "it gets no rules")
             continue
         owner = _class_of(address, known)
         ports = ", ".join(str(port.port) for port in service.spec.ports or ())
@@ -102,10 +109,39 @@ def lint_external_ips(service: Service, known: KnownAddresses, *, allowed: bool)
             yield note(service, field, found, "an address that its owner may claim", consequence)
 
 
+def lint_load_balancer_ips(service: Service, known: KnownAddresses) -> Iterator[Finding]:
+    """
+    Name each address of a load balancer that belongs to somebody else.
+
+    It has the rules of any other: who may write the status of a Service takes the traffic of nodes and pods to it.
+    """
+    ports = ", ".join(str(port.port) for port in service.spec.ports or ())
+    for index, entry in enumerate(ingress_of(service)):
+        address = canonical_address(entry.ip or "") if entry.ip_mode in (None, "", "VIP") else None
+        owner = _class_of(address, known) if address else ""
+        if owner:
+            expected = "an address that belongs to nobody else"
+            consequence = f"traffic of nodes and pods to {address} port {ports} goes to this Service"
+            yield finding(
+                service, f"status.loadBalancer.ingress[{index}].ip", f"{address}, {owner}", expected, consequence
+            )
+
+
+def lint_node_ports(service: Service) -> Iterator[Finding]:
+    """Node ports that the kernel may give to others."""
+    for index, port in enumerate(service.spec.ports or ()):
+        if port.node_port and EPHEMERAL_PORTS[0] <= port.node_port <= EPHEMERAL_PORTS[1]:
+            found = f"{port.node_port}, which the kernel gives to sockets without a port of their own"
+            consequence = "a server of the node that gets this port is not reached from outside"
+            expected = f"a number below {EPHEMERAL_PORTS[0]} (net.ipv4.ip_local_port_range)"
+            yield note(service, f"spec.ports[{index}].nodePort", found, expected, consequence)
+
+
 def _class_of(address: str, known: KnownAddresses) -> str:
     """Whose an address is, or "" where it belongs to nobody we know."""
-    if is_loopback(address):
-        return "a loopback address"
+    special = special_class(address)
+    if special:
+        return special
     if address in known.nodes:
         return f"the address of node {known.nodes[address]}"
     if address in known.cluster_ips:

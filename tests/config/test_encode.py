@@ -27,6 +27,7 @@ RECORDED = (
     "detectLocalMode: BridgeInterface\ndetectLocal:\n  bridgeInterface: cni0",
     "detectLocalMode: InterfaceNamePrefix\ndetectLocal:\n  interfaceNamePrefix: veth",
     "conntrack:\n  tcpBeLiberal: true",
+    "kproxyIpt:\n  externalIPs:\n  - 192.0.2.0/24",
     "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: rr",
 )
 

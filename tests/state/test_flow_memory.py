@@ -3,6 +3,7 @@
 import pytest
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import ExternalIPs
 from kproxy_ipt.state.flow_memory import MAX_FORMER, FlowMemory
 from kproxy_ipt.state.flows import Entry, EntryOptions
 from kproxy_ipt.state.model import Endpoint, ServicePort, ServiceState
@@ -129,7 +130,7 @@ def test_the_same_options_change_nothing(memory: FlowMemory) -> None:
 
 def test_external_ips_that_are_forbidden_become_former(memory: FlowMemory) -> None:
     """An option can take entries away from Services that did not change."""
-    memory.set_options(EntryOptions(external_ips_allowed=False))
+    memory.set_options(EntryOptions(external_ips=ExternalIPs(allowed=False)))
 
     assert frozenset({VIP}) == memory.pending().former
 

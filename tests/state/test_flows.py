@@ -3,6 +3,7 @@
 import pytest
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import ExternalIPs
 from kproxy_ipt.objects.model import EndpointSlice, Objects, Service, SliceEndpoint
 from kproxy_ipt.state.flows import (
     Entry,
@@ -165,7 +166,7 @@ def test_cluster_ip_with_policy_cluster_keeps_flows_to_remote_endpoints() -> Non
 
 def test_external_ips_that_are_not_allowed_are_no_entries() -> None:
     """With the gate off nothing translates an external IP, so its flows are somebody else's."""
-    options = EntryOptions(external_ips_allowed=False)
+    options = EntryOptions(external_ips=ExternalIPs(allowed=False))
     table = flow_table(_everything(), options)
 
     assert not is_stale(_flow("192.0.2.200", 8000, None), table)

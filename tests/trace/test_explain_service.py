@@ -311,6 +311,14 @@ def test_external_ip_is_without_rules_where_the_gate_is_off() -> None:
     assert _entry(explained, "external IP").sentence == "no rules: feature gate AllowServiceExternalIPs is off"
 
 
+def test_external_ip_outside_of_the_list_is_without_rules() -> None:
+    """And it takes nothing from another Service."""
+    config = Config(external_ip_ranges=("198.51.100.0/24",))
+    explained = _port(endpoint_slice("web"), of=service(external_ips=["192.0.2.200"]), config=config)
+
+    assert _entry(explained, "external IP").sentence == "no rules: kproxyIpt.externalIPs leaves it out"
+
+
 def test_address_of_an_earlier_service_is_not_reached() -> None:
     """The rules of the Service that sorts first win, unless it has no endpoint to send to."""
     rival = service("app", cluster_ip="10.96.0.11", external_ips=["192.0.2.200"])

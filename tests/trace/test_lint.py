@@ -182,6 +182,55 @@ def test_external_ip_is_named_with_its_class(address: str, severity: Severity, w
     assert found.consequence == f"traffic of nodes and pods to {address} port 80 goes to this Service"
 
 
+def test_external_ip_outside_of_the_list_is_a_warning() -> None:
+    """Somebody asked for traffic and gets none: the list says which addresses would."""
+    config = Config(external_ip_ranges=("192.0.2.0/28", "2001:db8::/64"))
+    slices = endpoint_slice("web", [_HERE])
+    (found,) = _lint(service(external_ips=["192.0.2.11", "192.0.2.16"]), slices, config=config)[:1]
+
+    assert (found.severity, found.field, found.found) == (_WARNING, "spec.externalIPs[1]", "192.0.2.16")
+    assert found.expected == "an address in kproxyIpt.externalIPs: 192.0.2.0/28, 2001:db8::/64"
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("192.0.2.10", "the address of node node1"),
+        ("10.96.0.1", "the cluster IP of Service default/api"),
+        ("10.244.1.2", "the address of an endpoint"),
+        ("0.0.0.0", "the unspecified address"),
+        ("127.0.0.1", "a loopback address"),
+        ("169.254.169.254", "a link-local address"),
+        ("224.0.0.1", "a multicast address"),
+        ("255.255.255.255", "the broadcast address"),
+        ("::", "the unspecified address"),
+    ],
+)
+def test_load_balancer_address_of_somebody_else_is_a_warning(address: str, words: str) -> None:
+    """It comes from a status, which a user may be allowed to write."""
+    api = service("api", cluster_ip="10.96.0.1", ports=[443])
+    slices = [endpoint_slice(name, [_HERE]) for name in ("web", "api")]
+    (found,) = _lint(service(service_type="LoadBalancer", ingress=[address]), api, *slices)
+
+    assert _line(found) == (_WARNING, "Service", "status.loadBalancer.ingress[0].ip")
+    assert found.found == f"{address}, {words}"
+
+
+@pytest.mark.parametrize("entry", [LoadBalancerIngress(ip="127.0.0.1", ip_mode="Proxy"), "192.0.2.201"])
+def test_other_load_balancer_addresses_are_nothing_to_speak_of(entry: LoadBalancerIngress | str) -> None:
+    """One of mode Proxy has no rules."""
+    assert _lint(service(service_type="LoadBalancer", ingress=[entry]), endpoint_slice("web", [_HERE])) == ()
+
+
+@pytest.mark.parametrize(("number", "count"), [(30080, 0), (32767, 0), (32768, 1), (60999, 1), (61000, 0)])
+def test_node_port_that_the_kernel_may_give_away_is_a_note(number: int, count: int) -> None:
+    """The usual range of source ports begins where that of node ports ends."""
+    web = service(service_type="NodePort", ports=[service_port(node_port=number)])
+    found = _lint(web, endpoint_slice("web", [_HERE]))
+
+    assert [_line(one) for one in found] == count * [(_NOTE, "Service", "spec.ports[0].nodePort")]
+
+
 def test_external_ip_without_rules_is_a_note() -> None:
     """Where the gate is off nothing is diverted."""
     config = Config(feature_gates={"AllowServiceExternalIPs": False})
@@ -195,6 +244,7 @@ def test_external_ip_without_rules_is_a_note() -> None:
     [
         ("ClusterIP", [], ["192.0.2.0/24"], _WARNING, "NOTHING IS RESTRICTED: the ranges are not looked at"),
         ("LoadBalancer", ["192.0.2.201"], ["0.0.0.0/0"], _WARNING, "NOTHING IS RESTRICTED in this family"),
+        ("LoadBalancer", ["192.0.2.201"], [" 0.0.0.0/0 "], _WARNING, "NOTHING IS RESTRICTED in this family"),
         ("LoadBalancer", [], ["192.0.2.0/24"], _NOTE, "ranges are not enforced here"),
         ("LoadBalancer", [LoadBalancerIngress(hostname="x")], ["192.0.2.0/24"], _NOTE, "ranges are not enforced here"),
     ],
