@@ -27,6 +27,7 @@ from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.machine import BackendWish, Target
 from kproxy_ipt.daemon.sync import sync_once
 from kproxy_ipt.kernel.netns import inside
+from kproxy_ipt.objects.events import Kind
 from kproxy_ipt.testing.api_server import ApiServer
 from kproxy_ipt.testing.churn import Churn
 from kproxy_ipt.testing.daemon_process import DaemonProcess, lab_arguments, wait_until
@@ -184,6 +185,8 @@ class FaultLab:
             bound_s: From then on the kernel has to be in step within this time.
             spares_traffic: Whether each connection to the untouched Service is to be answered.
         """
+        # What the fault before did to a watch is over only when it is open again; until then changes wait for it.
+        wait_until(lambda: self.server.watches() >= len(Kind), "all watches", timeout_s=60)
         descriptors, sent_again = self.descriptors(), self._sent_again()
         with (
             SteadyConnections(self.lab.pods[0], cluster_ip(_V4), 80, pause_s=_PAUSE_S) as inner,

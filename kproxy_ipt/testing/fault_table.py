@@ -38,9 +38,11 @@ def slope_per_hour(points: Sequence[tuple[float, float]]) -> float:
 
 def fault_table(outcomes: Iterable[FaultOutcome], title: str) -> Table:
     """One row for each fault: tries, what was lost in all of them, the worst time to converge and its bound."""
-    columns = ("tries", "lost updates", "lost foreign", "connections", "of them lost", "leaks", "worst s", "bound s")
-    table = Table("fault", title=title)
-    for column in columns:
+    table = Table(
+        title=title, caption="lost: updates, lines of others, connections; seconds until in step, and the bound"
+    )
+    table.add_column("fault", no_wrap=True)
+    for column in ("tries", "upd.", "oth.", "conn.", "of", "leaks", "worst", "bound"):
         table.add_column(column, justify="right")
     by_name: dict[str, list[FaultOutcome]] = {}
     for outcome in outcomes:
@@ -53,8 +55,8 @@ def fault_table(outcomes: Iterable[FaultOutcome], title: str) -> Table:
             str(len(tries)),
             str(sum(one.lost_updates for one in tries)),
             str(sum(one.lost_foreign for one in tries)),
-            str(sum(one.exchanges for one in tries)),
             " ".join(f"{count} {kind}" for kind, count in lost.items()) or "0",
+            str(sum(one.exchanges for one in tries)),
             "\n".join(leaks) or "0",
             f"{max(one.took_s for one in tries):.2f}",
             f"{tries[0].bound_s:.0f}",

@@ -137,6 +137,9 @@ def overrun(node: FaultLab) -> None:
         node.tables.restore(f"*filter\n:FLOOD -\n{rules}COMMIT\n", keeps_others=True)
     node.tables.run("nat", "-F", "KUBE-SERVICES")
     node.tables.restore("*filter\n:FLOOD -\n-X FLOOD\nCOMMIT\n", keeps_others=True)
+    drops = [int(line.split()[8]) for line in node.lab.node.run("cat", "/proc/net/netlink").splitlines()[1:]]
+    if not any(drops):
+        raise RuntimeError("no message was lost")
     node.daemon.signal(signal.SIGCONT)
 
 
@@ -258,7 +261,7 @@ FAULTS = (
     NamedFault("save hangs", _save_acts("sleep 1000"), _RETRIES_S),
     NamedFault("save fails", _save_acts("exit 1"), _RETRIES_S),
     NamedFault("save is cut off", _save_acts('"$REAL" "$@" | head -c 700; exit 0'), _RETRIES_S),
-    NamedFault("save shows nothing, exit 0", _save_acts(f"{_GARBAGE}; exit 3"), _RETRIES_S),
+    NamedFault("save fails with garbage", _save_acts(f"{_GARBAGE}; exit 3"), _RETRIES_S),
     NamedFault("programs missing", program_missing, _RETRIES_S),
     KILL,
     NamedFault("SIGSTOP, 10 s", lambda node: stopped(node, 10.0), 5.0),

@@ -34,7 +34,7 @@ def test_tries_of_a_fault_are_one_row() -> None:
     console.print(fault_table(outcomes, "nft"))
 
     row = next(line for line in console.export_text().splitlines() if "kill" in line)
-    assert ["kill", "2", "3", "0", "30", "1 timeout", "file x", "1.50", "5"] == [
+    assert ["kill", "2", "3", "0", "1 timeout", "30", "file x", "1.50", "5"] == [
         cell.strip() for cell in row.strip("│ ").split("│")
     ]
     assert [False, False] == [outcome.is_harmless for outcome in outcomes]
