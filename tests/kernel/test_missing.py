@@ -70,19 +70,17 @@ def sync_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 @pytest.mark.parametrize(
-    ("name", "uses", "option", "owner"),
+    ("name", "uses", "option"),
     [
-        ("comment", "-m comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT", ""),
-        ("DNAT", "-j DNAT", "CONFIG_NETFILTER_XT_NAT", "shop/sticky"),
-        ("conntrack", "-m conntrack", "CONFIG_NETFILTER_XT_MATCH_CONNTRACK", ""),
-        ("MASQUERADE", "-j MASQUERADE", "CONFIG_NETFILTER_XT_TARGET_MASQUERADE", ""),
-        ("REJECT", "-j REJECT", "CONFIG_IP_NF_TARGET_REJECT", ""),
+        ("comment", "-m comment", "CONFIG_NETFILTER_XT_MATCH_COMMENT"),
+        ("conntrack", "-m conntrack", "CONFIG_NETFILTER_XT_MATCH_CONNTRACK"),
+        ("MASQUERADE", "-j MASQUERADE", "CONFIG_NETFILTER_XT_TARGET_MASQUERADE"),
     ],
 )
 def test_missing_extension_is_named_with_its_option(
-    name: str, uses: str, option: str, owner: str, sync_with: Callable[..., tuple[RunReport, str]]
+    name: str, uses: str, option: str, sync_with: Callable[..., tuple[RunReport, str]]
 ) -> None:
-    """C88, C89: what is missing, the kernel option, the rule and, where it has one, the service port; nothing stays."""
+    """C88: what is missing for all Services, the kernel option and the rule; nothing stays."""
     report, saved = sync_with(iptables_nft_restore=_LACKS.format(name=name, uses=uses))
 
     error = report.error
@@ -91,8 +89,29 @@ def test_missing_extension_is_named_with_its_option(
     assert f"lacks the {'target' if name.isupper() else 'match'} {name} ({option}" in str(error)
     assert uses in error.rule
     assert error.chain in error.rule
-    assert error.owner == owner
+    assert error.owner == ""
     assert "KUBE" not in saved
+
+
+@pytest.mark.parametrize(
+    ("name", "uses", "option", "aside"),
+    [
+        ("DNAT", "-j DNAT", "CONFIG_NETFILTER_XT_NAT", "shop/sticky"),
+        ("REJECT", "-j REJECT", "CONFIG_IP_NF_TARGET_REJECT", "shop/empty"),
+    ],
+)
+def test_missing_target_costs_the_services_that_need_it(
+    name: str, uses: str, option: str, aside: str, sync_with: Callable[..., tuple[RunReport, str]]
+) -> None:
+    """C89: they are set aside, each with what is missing and the kernel option; the rest is written."""
+    report, saved = sync_with(iptables_nft_restore=_LACKS.format(name=name, uses=uses))
+    found = report.families[Family.IPV4].set_aside
+
+    assert report.error is None
+    assert [one.service for one in found] == [aside]
+    assert f"lacks the target {name} ({option}" in found[0].reason
+    assert uses not in saved
+    assert "-j KUBE-SERVICES" in saved
 
 
 def test_refusal_without_a_word_is_told_as_such(sync_with: Callable[..., tuple[RunReport, str]]) -> None:
