@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
-_PAGES = ("trouble.md", "compared-with-kube-proxy.md")
+_PAGES = ("trouble.md", "compared-with-kube-proxy.md", "takeover.md", "preflight.md")
 
 
 def test_every_named_test_exists() -> None:
