@@ -116,6 +116,7 @@ class DispatchLines:
 
     def settle(self, dispatch: Dispatch) -> None:
         """Let trees follow what was put, and rows become trees or the other way round where their sizes ask for it."""
+        changed = [(name, old, self._of.get(name, {})) for name, old in self._unsettled.items()]
         for shared in self._shared.values():
             shared.is_tree = wants_tree(dispatch, shared.count, is_tree=shared.is_tree)
             if not shared.is_tree:
@@ -125,8 +126,7 @@ class DispatchLines:
                 shared.tree = DispatchTree(shared.place, self._family)
                 self._grow(shared, shared.tree, [], [(name, self._of[name]) for name in self._of])
             else:
-                changed = {name: (old, self._of.get(name, {})) for name, old in self._unsettled.items()}
-                differing = [(name, *pair) for name, pair in changed.items() if _differ(shared.place, *pair)]
+                differing = [one for one in changed if _differ(shared.place, *one[1:])]
                 leaving = [(name, old) for name, old, _ in differing]
                 self._grow(shared, shared.tree, leaving, [(name, new) for name, _, new in differing])
         self._unsettled.clear()

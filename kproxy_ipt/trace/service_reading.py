@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kproxy_ipt.rules.names import is_service_chain
+from kproxy_ipt.rules.shared_chains import PLACES
 from kproxy_ipt.ruleset.matches import AddressType, Comment, Match, Nfacct, PortMatch
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset
 from kproxy_ipt.ruleset.render import render_rule
@@ -24,14 +25,7 @@ from kproxy_ipt.trace.service_views import EntryKind, EntryView, ServiceView
 _SERVICE_PORT = r"[a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?"
 _OWNED = re.compile(rf"({_SERVICE_PORT})(?: (.*))?")
 
-SHARED_CHAINS = (
-    ("nat", "KUBE-SERVICES"),
-    ("nat", "KUBE-NODEPORTS"),
-    ("filter", "KUBE-SERVICES"),
-    ("filter", "KUBE-EXTERNAL-SERVICES"),
-    ("filter", "KUBE-NODEPORTS"),
-    ("filter", "KUBE-PROXY-FIREWALL"),
-)
+SHARED_CHAINS = tuple((place.table, place.chain) for place in PLACES.values())
 """Chains that hold rules of many service ports."""
 
 _LOCAL_DESTINATION = AddressType(destination="LOCAL")
