@@ -88,11 +88,6 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
     aside: Mapping[ServiceName, bool] = msgspec.field(default_factory=dict)
     error: KproxyError | None = None
 
-    @property
-    def aside_count(self) -> int:
-        """Services that are set aside, those of earlier runs too."""
-        return len(self.aside)
-
 
 class ProcessNote:
     """Where the ids of started programs are written down: given to a `SubprocessRunner` as its *on_start*."""

@@ -25,6 +25,7 @@ class SyncedFamily:
 
     Attributes:
         sync_of_family: What the daemon runs in its kernel thread.
+        tracker: What changed and is not yet in the kernel.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class SyncedFamily:
     ) -> None:
         """Know *objects*; nothing is written yet. Real programs need the *facts* of `machine_facts`."""
         self.sync_of_family = FamilySync(machine, family, SilentLog(), ProcessNote())
-        self._store, self._tracker = ObjectStore(), StateTracker(family, "node1")
+        self._store, self.tracker = ObjectStore(), StateTracker(family, "node1")
         self._options = rule_options(config, NodeFacts(name="node1"), facts, family, endpoint_count=0)
         self.put(*objects)
 
@@ -51,11 +52,11 @@ class SyncedFamily:
         self._take(Gone(kind, "default", name))
 
     def _take(self, event: Put | Gone) -> None:
-        self._tracker.refresh(self._store, self._store.apply(event), now_s=0.0)
+        self.tracker.refresh(self._store, self._store.apply(event), now_s=0.0)
 
     def sync(self, reason: str = "", *, retry: Iterable[ServiceName] = ()) -> SyncOutcome:
         """Sync once, and commit what succeeded."""
-        pending = self._tracker.pending()
+        pending = self.tracker.pending()
         request = SyncRequest(
             changes=pending.changes,
             options=self._options,
@@ -65,5 +66,5 @@ class SyncedFamily:
         )
         outcome = self.sync_of_family.run(request, set())
         if outcome.error is None:
-            self._tracker.commit(pending)
+            self.tracker.commit(pending)
         return outcome

@@ -154,4 +154,4 @@ def test_several_are_found_and_come_back(node: _Node) -> None:
     later = node.synced.sync(retry=outcome.aside)
 
     assert sorted(outcome.set_aside) == [("default", f"s{number:04}") for number in bad]
-    assert (later.error, later.aside_count, node.text.count("--to-destination")) == (None, 0, 200)
+    assert (later.error, len(later.aside), node.text.count("--to-destination")) == (None, 0, 200)

@@ -12,71 +12,44 @@ from pathlib import Path
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config, IptablesConfig
-from kproxy_ipt.daemon.family import EVERYTHING, FamilySync, ProcessNote, SyncOutcome, SyncRequest
+from kproxy_ipt.daemon.family import EVERYTHING
 from kproxy_ipt.daemon.health import ProxyHealth
 from kproxy_ipt.daemon.kernel_thread import KernelThread
-from kproxy_ipt.daemon.log import SilentLog
 from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.command import SubprocessRunner
-from kproxy_ipt.objects.events import Gone, Kind, Put
-from kproxy_ipt.objects.model import Service
-from kproxy_ipt.plan.flows import entry_options
-from kproxy_ipt.rules.options import rule_options
+from kproxy_ipt.objects.events import Kind
+from kproxy_ipt.state.flow_memory import FlowMemory
 from kproxy_ipt.state.flows import Entry
-from kproxy_ipt.state.model import MachineFacts, NodeFacts
-from kproxy_ipt.state.tracker import ObjectStore, StateTracker
 from kproxy_ipt.testing.clock import ManualClock
 from kproxy_ipt.testing.desired import ApiObject
 from kproxy_ipt.testing.fake_machine import FakeMachine
 from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port
+from kproxy_ipt.testing.synced_family import SyncedFamily
 
 V4 = Family.IPV4
 DNS = service("dns", cluster_ip="10.96.0.53", ports=[service_port(53, protocol="UDP")])
 DNS_POD = endpoint_slice(DNS, ["10.244.1.53"])
 
 
-class OneNode:
-    """A node with its objects, its rules and a kernel in memory."""
+class OneNode(SyncedFamily):
+    """A node with its objects, its rules and a kernel in memory; the first sync is done."""
 
     def __init__(self, *objects: ApiObject) -> None:
         self.machine = FakeMachine()
-        self.store, self.tracker = ObjectStore(), StateTracker(V4, "node1")
-        machine = Machine(self.machine.choice, self.machine.iptables, 5)
-        self.family = FamilySync(machine, V4, SilentLog(), ProcessNote())
-        config = Config(iptables=IptablesConfig(localhost_node_ports=False))
-        self.options = rule_options(config, NodeFacts(name="node1"), MachineFacts(), V4, endpoint_count=0)
-        self.put(*objects)
+        super().__init__(Machine(self.machine.choice, self.machine.iptables, 5), V4, *objects)
         self.sync()
         self.forget_flows()
 
-    def put(self, *objects: ApiObject) -> None:
-        """Take in objects."""
-        for one in objects:
-            self._take(Put(Kind.SERVICES if isinstance(one, Service) else Kind.ENDPOINT_SLICES, one))
-
-    def remove(self, kind: Kind, name: str) -> None:
-        """Take in that an object is gone."""
-        self._take(Gone(kind, "default", name))
-
-    def _take(self, event: Put | Gone) -> None:
-        self.tracker.refresh(self.store, self.store.apply(event), now_s=0.0)
-
-    def sync(self, reason: str = "") -> SyncOutcome:
-        """Sync once, and commit what succeeded."""
-        pending = self.tracker.pending()
-        entries = entry_options(self.options, ())
-        request = SyncRequest(changes=pending.changes, options=self.options, entries=entries, reason=reason)
-        outcome = self.family.run(request, set())
-        if outcome.error is None:
-            self.tracker.commit(pending)
-        return outcome
+    @property
+    def flows(self) -> FlowMemory:
+        """The entries of connection tracking that follow the rules."""
+        return self.sync_of_family.flows
 
     def forget_flows(self) -> None:
         """A clean-up of connection tracking succeeded."""
-        self.family.flows.reconciled(self.family.flows.pending())
+        self.flows.reconciled(self.flows.pending())
 
     @property
     def text(self) -> str:
@@ -137,13 +110,13 @@ def test_failed_run_forgets_nothing() -> None:
     before = one.tracker.pending()
     one.machine.broken = KernelError("busy")
     one.sync()
-    kept = (one.tracker.pending() == before, one.family.flows.pending().is_empty)
+    kept = (one.tracker.pending() == before, one.flows.pending().is_empty)
     one.machine.broken = None
     one.sync()
 
     assert kept == (True, True)
     assert "10.200.0.1:80" in one.text
-    assert one.family.flows.pending().former == {Entry("10.96.0.53", 53, "udp")}
+    assert one.flows.pending().former == {Entry("10.96.0.53", 53, "udp")}
 
 
 def test_failed_first_run_is_due_again_without_any_event() -> None:
@@ -235,7 +208,7 @@ def test_every_way_to_lose_an_endpoint_ends_its_udp_flows(
         kept = () if changed == "external address gone" else ("192.0.2.53",)
         one.put(service("dns", ports=[port], external_ips=kept, cluster_ip=address))
     one.sync()
-    table = one.family.flows.pending()
+    table = one.flows.pending()
 
     assert former <= {entry.address for entry in table.former}
     assert allowed.items() <= {entry.address: len(ends) for entry, ends in table.allowed.items()}.items()
@@ -246,11 +219,11 @@ def test_connection_tracking_is_listed_only_for_udp_services_that_changed() -> N
     one = OneNode(DNS, DNS_POD, service("web"), endpoint_slice("web"))
     one.put(endpoint_slice("web", ["10.200.0.1"]))
     one.sync()
-    quiet = one.family.flows.pending().is_empty
+    quiet = one.flows.pending().is_empty
     one.put(endpoint_slice(DNS, ["10.244.1.54"]))
     one.sync()
 
-    assert (quiet, one.family.flows.pending().is_empty) == (True, False)
+    assert (quiet, one.flows.pending().is_empty) == (True, False)
 
 
 def test_tcp_connections_stay_with_an_endpoint_that_leaves() -> None:
@@ -259,7 +232,7 @@ def test_tcp_connections_stay_with_an_endpoint_that_leaves() -> None:
     one.remove(Kind.ENDPOINT_SLICES, "web-ipv4")
     one.sync()
 
-    assert one.family.flows.pending().is_empty
+    assert one.flows.pending().is_empty
 
 
 def test_rules_have_one_order_whatever_came_first() -> None:
