@@ -116,9 +116,9 @@ bench: .venv/.bench ## Measure syncs, changes and new flows; tables, CSV and SVG
 	@$(BIN)/python -m bench $(OPTIONS)
 
 soak: setup ## Half an hour of chance: changes under traffic, generated worlds, faults; as root.
-	@$(BIN)/python bench/soak_churn.py
-	$(BIN)/python bench/soak_worlds.py
-	$(BIN)/python bench/soak_faults.py
+	@failed=()
+	for part in churn worlds faults; do $(BIN)/python bench/soak_$$part.py || failed+=($$part); done
+	if [ $${#failed[@]} -gt 0 ]; then echo "Not as promised: $${failed[*]}" >&2; exit 1; fi
 
 clean: ## Remove what builds and tools leave behind, the virtual environment too.
 	@rm -rf .venv build dist ./*.egg-info .coverage mutants
