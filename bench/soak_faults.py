@@ -78,7 +78,7 @@ def soak(backend: BackendWish, seconds: float, kills: int, seed: int) -> Soak:
 
 def show(made: Soak, title: str) -> None:
     """Print the table and the slopes."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)  # a table in a file is not cut
     console.print(fault_table(made.outcomes, title))
     first, last = made.sizes[0], made.sizes[-1]
     resident = slope_per_hour([(size.at_s, size.resident_mib) for size in made.sizes])

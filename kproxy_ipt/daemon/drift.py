@@ -32,7 +32,7 @@ _DIGEST_SHARE = 40.0
 _QUICK_S = 0.02
 """What reading all rules may take to be done around each sync."""
 _SHARE = 5.0
-"""A comparison of t seconds is followed by none for 5 t."""
+"""Comparisons of t seconds make 5 t without."""
 
 Compare = Callable[[Family, str], None]
 
@@ -203,12 +203,18 @@ class LegacyWatch:
 
 
 class Ration:
-    """How often everything may be compared; time comes in as seconds of a clock that never goes back."""
+    """
+    How often everything may be compared; time comes in as seconds of a clock that never goes back.
+
+    After a quiet time two are allowed one right after the other: what a slow first one has just missed does not wait
+    for five times as long. From the third on each has to be made up for.
+    """
 
     def __init__(self, *, least_s: float = 0.2) -> None:
         """Allow the first one at once; between two there are *least_s* seconds at least."""
         self._least_s = least_s
         self._next_s = 0.0
+        self._owed_s, self._noted_s = 0.0, 0.0
         self._is_running = False
 
     def wait_s(self, now_s: float) -> float:
@@ -223,7 +229,10 @@ class Ration:
         """The sync has ended at *now_s*, in whatever way; it took *compared_s* if it compared everything."""
         self._is_running = False
         if compared_s is not None:
-            self._next_s = now_s + max(self._least_s, _SHARE * compared_s)
+            idle_s = now_s - compared_s - self._noted_s
+            owed_s = max(0.0, self._owed_s - idle_s / _SHARE)
+            self._next_s = now_s + max(self._least_s, _SHARE * owed_s)
+            self._owed_s, self._noted_s = owed_s + compared_s, now_s
 
 
 @contextlib.contextmanager

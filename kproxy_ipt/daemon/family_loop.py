@@ -25,6 +25,8 @@ from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import Pending, StateTracker
 
 _SHOWN_CHAINS = 5
+_MOST_FAILED_S = 0.4
+"""A comparison that failed counts as no longer than this: most of a long one was waiting, for a lock or a program."""
 
 AfterSync = Callable[[SyncOutcome, Pending], Awaitable[None]]
 
@@ -171,7 +173,7 @@ class FamilyLoop:
         with self._window() as process_ids:
             outcome = await self._run_in_thread(request, process_ids)
         self.schedule.ended(self._clocks.monotonic(), succeeded=outcome.error is None)
-        self.ration.ended(self._clocks.monotonic(), outcome.seconds if outcome.full else None)
+        self.ration.ended(self._clocks.monotonic(), _compared_s(outcome))
         self._record(outcome)
         self._tell_quarantine(outcome)
         if outcome.error is not None:
@@ -268,3 +270,10 @@ class FamilyLoop:
             self._metrics.drift_repaired(self.family, table, "jump", len(jumps))
             shown = [*jumps, *(chain for chain in chains if chain.startswith("KUBE-"))][:_SHOWN_CHAINS]
             self._log.warning("drift repaired", family=self.family, table=table, chains=len(chains), first=shown)
+
+
+def _compared_s(outcome: SyncOutcome) -> float | None:
+    """How long everything was compared, as far as it is to be made up for; None if it was not."""
+    if not outcome.full:
+        return None
+    return outcome.seconds if outcome.error is None else min(outcome.seconds, _MOST_FAILED_S)

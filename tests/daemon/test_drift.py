@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -45,12 +46,28 @@ def test_first_comparison_is_allowed_at_once() -> None:
 
 
 def test_comparisons_take_a_sixth_of_the_time_at_most() -> None:
-    """One of 2 s is followed by none for 10 s."""
-    ration = Ration()
-    ration.began()
-    ration.ended(100.0, 2.0)
+    """Asked for all the time, with 2 s for each: after the first two, one every 12 s."""
+    ration, now_s, began = Ration(), 100.0, []
+    for _ in range(6):
+        now_s += ration.wait_s(now_s)
+        began.append(now_s)
+        now_s += 2.0
+        ration.ended(now_s, 2.0)
 
-    assert [ration.wait_s(now_s) for now_s in (100.0, 106.0, 110.0, 200.0)] == [10.0, 4.0, 0.0, 0.0]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(began)]
+    assert gaps == pytest.approx([2.2, 11.8, 12.0, 12.0, 12.0])
+
+
+def test_second_comparison_after_a_quiet_time_waits_for_nothing() -> None:
+    """The first may have taken long and just have missed what happened; quiet pays for both."""
+    ration = Ration(least_s=0.2)
+    ration.ended(100.0, 2.0)
+    waits = [ration.wait_s(100.0)]
+    ration.ended(102.2, 2.0)
+    waits.append(ration.wait_s(102.2))
+    ration.ended(1000.0, 2.0)
+
+    assert [*waits, ration.wait_s(1000.0)] == pytest.approx([0.2, 9.8, 0.2])
 
 
 def test_quick_comparisons_keep_a_least_distance() -> None:

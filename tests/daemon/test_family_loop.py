@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.daemon.family import EVERYTHING
+from kproxy_ipt.daemon.family import EVERYTHING, SyncOutcome
+from kproxy_ipt.daemon.family_loop import _compared_s
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.testing.fake_kernel import FakeKernel
 from kproxy_ipt.testing.looped_family import LoopedFamily, running
@@ -244,3 +245,19 @@ def test_failing_comparisons_are_rationed_too() -> None:
         assert looped.loop.ration.wait_s(looped.clock()) > 0.0
 
     running(test)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counts_s"),
+    [
+        (SyncOutcome(full=True, seconds=3.0), 3.0),
+        (SyncOutcome(full=True, seconds=0.1, error=BROKEN), 0.1),
+        (SyncOutcome(full=True, seconds=120.0, error=BROKEN), 0.4),
+        (SyncOutcome(full=False, seconds=3.0), None),
+    ],
+)
+def test_waiting_for_a_program_that_hangs_is_no_work_to_make_up_for(
+    outcome: SyncOutcome, counts_s: float | None
+) -> None:
+    """A comparison that failed after minutes holds up none that comes after it for long."""
+    assert _compared_s(outcome) == counts_s
