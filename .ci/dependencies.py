@@ -43,8 +43,7 @@ class Pin:
 
     def applies(self, python: str = "") -> bool:
         """Whether it is for this machine, or one of its kind with another *python* (`3.13`)."""
-        environment = {"python_version": python, "python_full_version": f"{python}.0"} if python else None
-        return self.marker is None or self.marker.evaluate(environment)
+        return _holds(self.marker, python)
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,11 @@ class Project:
 
     wanted: Mapping[str, tuple[Requirement, ...]]
     pythons: tuple[str, ...]
+
+
+def _holds(marker: Marker | None, python: str) -> bool:
+    environment = {"python_version": python, "python_full_version": f"{python}.0"} if python else None
+    return marker is None or marker.evaluate(environment)
 
 
 def read_project(root: Path) -> Project:
@@ -118,7 +122,8 @@ def _requirement_faults(requirement: Requirement, pins: Sequence[Pin], pythons: 
     for pin in pins:
         if not requirement.specifier.contains(pin.version, prereleases=True):
             yield f"{pin.name} {pin.version}, pyproject.toml asks for {requirement}"
-    lacking = [python for python in pythons if not any(pin.applies(python) for pin in pins)]
+    needing = [python for python in pythons if _holds(requirement.marker, python)]
+    lacking = [python for python in needing if not any(pin.applies(python) for pin in pins)]
     if lacking:
         yield f"no {requirement} for Python {', '.join(lacking)}"
 
@@ -191,7 +196,7 @@ def vulnerabilities(root: Path, program: str, service: str, say: list[str]) -> I
             f"NOT CHECKED: vulnerabilities of {len(skipped)} of {len(audit.dependencies)} packages, since the "
             f"service {service} does not know them or cannot be reached: {skipped[0].skip_reason}"
         )
-    say.append(f"vulnerabilities: the service {service} was asked about {asked} packages")
+    say.append(f"vulnerabilities: the service {service} answered about {asked} packages")
     for each in audit.dependencies:
         for one in each.vulns:
             yield f"{each.name} {each.version}: {one.id}, fixed in {', '.join(one.fix_versions) or 'no version'}"

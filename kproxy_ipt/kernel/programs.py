@@ -21,7 +21,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import KernelError, MissingPrivilegeError, MissingProgramError
 from kproxy_ipt.kernel.command import Completed, Runner, Running
 
-_VERSION = re.compile(r"\bv(\d+(?:\.\d+)+)(?:\s+\((nf_tables|legacy)\))?")
+_VERSION = re.compile(r"\bv(\d{1,6}(?:\.\d{1,6})+)\b(?:[ \t]+\((nf_tables|legacy)\))?")
 _WORD = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 _VERSION_TIMEOUT_S = 20.0
 _SHOWN = 80
@@ -177,7 +177,8 @@ def _read_version(completed: Completed, family: Family, heads: _Heads) -> _Answe
             return _Answer(problem=problem)
         programs = Programs(named, family, heads.command, heads.save, heads.restore, (), f"unknown version: {line!a}")
         return _Answer(programs, problem)
-    line = next(each for each in text.splitlines() if match[0] in each)
+    line = next(each for each in text.splitlines() if match[0] in each)[:_SHOWN]
+    line = line if line.isprintable() else ascii(line)
     backend = Backend.NFT if match[2] == "nf_tables" else Backend.LEGACY
     if named not in (None, backend):
         return _Answer(problem=f"{asked} tells the backend {backend}, its name {named}: {line!a}")

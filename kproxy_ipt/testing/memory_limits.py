@@ -45,10 +45,11 @@ class _Groups(msgspec.Struct, frozen=True):
 
     @property
     def own(self) -> Path:
-        """The group of this process."""
+        """The group of this process; the root where its own is not shown, as in many containers."""
         lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
         path = next(path for _, controllers, path in lines if controllers == self.controllers)
-        return self.root / path.lstrip("/")
+        own = self.root / path.lstrip("/")
+        return own if own.exists() else self.root
 
 
 _VERSION_1 = _Groups(Path("/sys/fs/cgroup/memory"), "memory", "memory.limit_in_bytes", "-1", "memory.failcnt", "")
@@ -56,7 +57,7 @@ _VERSION_2 = _Groups(Path("/sys/fs/cgroup"), "", "memory.max", "max", "memory.ev
 
 
 class MemoryGroup:
-    """A group with a limit, made anew; processes go back to where this one is when it is closed."""
+    """A group with a limit, made anew."""
 
     def __init__(self, groups: _Groups, name: str, limit_bytes: int) -> None:
         self._groups = groups
@@ -80,7 +81,7 @@ class MemoryGroup:
         (self._path / self._groups.limit).write_text(self._groups.unlimited)
 
     def is_emptied(self) -> bool:
-        """Move whoever is left out of it; returns whether nobody was."""
+        """Move whoever is left to where this process is; returns whether nobody stayed."""
         for number in (self._path / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):
                 (self._groups.own / "cgroup.procs").write_text(number)

@@ -195,6 +195,11 @@ _WRONG = {
     "nonsense": ("echo hello", "iptables-nft-restore --version tells no version: 'hello'"),
     "nothing": ("true", "iptables-nft-restore --version tells no version: ''"),
     "escapes": ("printf '\\033[2J\\377'", r"iptables-nft-restore --version tells no version: '\x1b[2J\udcff'"),
+    "numbers": (f"echo v{'9' * 5000}.1", f"iptables-nft-restore --version tells no version: 'v{'9' * 79}'"),
+    "two lines": (
+        "echo iptables v1.8.9; echo '(nf_tables)'",
+        "iptables-nft-restore --version tells the backend legacy, its name nft: 'iptables v1.8.9'",
+    ),
     "the other backend": (
         "echo iptables-restore v1.8.9 '(legacy)'",
         "iptables-nft-restore --version tells the backend legacy, its name nft: 'iptables-restore v1.8.9 (legacy)'",
