@@ -57,7 +57,7 @@ def soak(backend: BackendWish, seconds: float, kills: int, seed: int) -> Soak:
     """
     made, chance, began_s = Soak(), random.Random(seed), time.monotonic()
     with tempfile.TemporaryDirectory() as folder, FaultLab(backend, Path(folder), seed=seed) as node:
-        suiting = [fault for fault in FAULTS if fault.suits(backend)]
+        suiting = [fault for fault in FAULTS if not fault.unfit(backend)]
         for _ in range(kills):
             if time.monotonic() - began_s > seconds / 2:
                 break

@@ -25,7 +25,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for name in ("pyproject.toml", "MANIFEST.in", "CHANGELOG.md", "LICENSE", "Makefile", project["readme"]):
         (copy / name).write_bytes((_ROOT / name).read_bytes())
-    for folder in ("kproxy_ipt", "cli", "tests", "manifests", "bench", "docs"):
+    for folder in ("kproxy_ipt", "cli", "tests", "manifests", "bench", "docs", ".ci"):
         for path in (_ROOT / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 target = copy / path.relative_to(_ROOT)
@@ -67,6 +67,7 @@ def test_sdist_holds_what_a_distributor_needs(checkout: Path, tmp_path: Path) ->
         names = {name.partition("/")[2] for name in sdist.getnames()}
 
     assert {"LICENSE", "CHANGELOG.md", "Makefile", "pyproject.toml", "tests/test_packaging.py"} <= names
+    assert {".ci/locked/project.txt", ".ci/dependencies.py"} <= names
     assert {"manifests/examples/web.yaml", "cli/kproxy_ipt_cli/main.py", "kproxy_ipt/errors.py"} <= names
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
 

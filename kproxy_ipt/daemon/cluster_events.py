@@ -16,6 +16,7 @@ from kproxy_ipt.sources.event_recorder import (
     ObjectReference,
     node_reference,
 )
+from kproxy_ipt.state.tracker import ServiceName
 
 SERIES_S = 1800.0
 """
@@ -45,12 +46,11 @@ class ClusterEvents:
         """The daemon begins."""
         self._record(EventNote(regarding=self._node, reason="Starting", action="StartKubeProxy", note=""))
 
-    def port_not_served(self, problem: HealthPortProblem) -> None:
-        """A health check node port of a Service is not answered."""
-        namespace, name = problem.service
+    def port_not_served(self, problem: HealthPortProblem, uid: str = "") -> None:
+        """A health check node port of a Service, with *uid* if that is known, is not answered."""
         self._record(
             EventNote(
-                regarding=ObjectReference(kind="Service", namespace=namespace, name=name),
+                regarding=_service_reference(problem.service, uid),
                 reason="FailedToStartServiceHealthcheck",
                 action="Listen",
                 note=problem.message,
@@ -58,10 +58,9 @@ class ClusterEvents:
             )
         )
 
-    def rules_refused(self, refusal: Refusal) -> None:
+    def rules_refused(self, refusal: Refusal, uid: str = "") -> None:
         """The kernel refuses rules of a Service; said once in half an hour, however often it is tried."""
-        namespace, name = refusal.service
-        service, now_s = ObjectReference(kind="Service", namespace=namespace, name=name), self._clock()
+        service, now_s = _service_reference(refusal.service, uid), self._clock()
         self._refused_at = {one: at for one, at in self._refused_at.items() if now_s - at < SERIES_S}
         if service in self._refused_at:
             return
@@ -79,3 +78,8 @@ class ClusterEvents:
         """Write events until cancelled."""
         if self._recorder is not None:
             await self._recorder.run()
+
+
+def _service_reference(service: ServiceName, uid: str) -> ObjectReference:
+    namespace, name = service
+    return ObjectReference(kind="Service", namespace=namespace, name=name, uid=uid)

@@ -94,6 +94,11 @@ class Inputs:
             self._queue.task_done()
             await asyncio.sleep(0)
 
+    def service_uid(self, name: ServiceName) -> str:
+        """The uid of a Service, "" if it has none or is gone."""
+        service = self.store.service(name)
+        return (service.metadata.uid if service else "") or ""
+
     async def settled(self) -> None:
         """Wait until everything that was delivered is taken in; `follow` runs."""
         await self._queue.join()

@@ -13,7 +13,7 @@ import msgspec
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.kernel.addresses import interface_addresses
-from kproxy_ipt.kernel.backend import Backend, BackendChoice, choose_backend, features
+from kproxy_ipt.kernel.backend import Backend, BackendChoice, choose_backend
 from kproxy_ipt.kernel.command import DEFAULT_TIMEOUT_S, Runner, SubprocessRunner
 from kproxy_ipt.kernel.iptables import Iptables
 from kproxy_ipt.kernel.nfacct import ensure_counters, read_counters
@@ -97,7 +97,6 @@ def machine_facts(machine: Machine, *, ensure: bool, runner: Runner | None = Non
         interface_addresses=interface_addresses(),
         tcp_be_liberal=tcp_be_liberal(),
         nfacct_counters=counters,
-        random_fully=all(features(programs).random_fully for programs in machine.choice.programs.values()),
         lacking=lacking_parts(runner or SubprocessRunner(), machine.choice.programs.values()),
     )
 

@@ -18,10 +18,12 @@ import msgspec
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.cluster_events import ClusterEvents
 from kproxy_ipt.daemon.family_loop import Clocks
+from kproxy_ipt.daemon.health_ports import HealthPortProblem
 from kproxy_ipt.daemon.leftovers import remove_leftovers
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Target
 from kproxy_ipt.daemon.proxy import Proxy, Settings, Source
+from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.systemd import Notifier
 from kproxy_ipt.errors import ConfigError, KproxyError, RulesetError
 from kproxy_ipt.sources.file_signal import FileWatch
@@ -62,16 +64,25 @@ async def run_daemon(
     in_step = asyncio.Event()
 
     def on_ready(counts: str) -> None:
+        """Every family is in step."""
         in_step.set()
         notifier.ready(counts)
+
+    def on_refusal(refusal: Refusal) -> None:
+        """The kernel refused a Service."""
+        events.rules_refused(refusal, proxy.inputs.service_uid(refusal.service))
+
+    def report(problem: HealthPortProblem) -> None:
+        """A health check node port is not served."""
+        events.port_not_served(problem, proxy.inputs.service_uid(problem.service))
 
     proxy = Proxy(
         settings,
         source,
         log,
         clocks,
-        report=events.port_not_served,
-        on_refusal=events.rules_refused,
+        report=report,
+        on_refusal=on_refusal,
         on_ready=on_ready,
     )
     events.started()

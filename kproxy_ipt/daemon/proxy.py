@@ -228,6 +228,8 @@ class Proxy:
         machine = await first.call(open_machine, target)
         self._log.info("backend", backend=str(machine.choice.backend), reason=machine.choice.reason)
         self.backend = machine.choice.backend
+        for oddity in machine.choice.oddities:
+            self._log.warning("iptables program", problem=oddity)
         self._metrics.backend_chosen(str(machine.choice.backend), machine.choice.reason)
         for family, reason in machine.choice.unavailable.items():
             self._log.warning("family is left out", family=family, reason=reason)

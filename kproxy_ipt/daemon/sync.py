@@ -173,7 +173,7 @@ def prepare(
         facts = machine_facts(machine, ensure=write)
     rejected = tuple(set_aside_findings(objects.services, facts))
     objects = msgspec.structs.replace(objects, findings=(*objects.findings, *rejected))
-    return Prepared(machine, saves, objects, node, facts, (*notes, *untuned))
+    return Prepared(machine, saves, objects, node, facts, (*machine.choice.oddities, *notes, *untuned))
 
 
 class _Run(msgspec.Struct, frozen=True):

@@ -44,12 +44,15 @@ class BackendChoice(msgspec.Struct, frozen=True):
         reason: One sentence for people.
         programs: By family, in the order asked for; at least one.
         unavailable: For each other family that was asked for: one line with the reason.
+        oddities: One line for each program of a usable family that is there and does not answer as it should, with
+            what is used.
     """
 
     backend: Backend
     reason: str
     programs: Mapping[Family, Programs]
     unavailable: Mapping[Family, str]
+    oddities: tuple[str, ...] = ()
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -95,17 +98,21 @@ def decide(runner: Runner, wanted: Literal["auto", "nft", "legacy"], families: S
     installed = installed_programs(runner, families)
     available = [backend for backend in Backend if any(backend in found.programs for found in installed.values())]
     if not available:
-        problems = [problem for found in installed.values() for problem in found.problems]
-        raise MissingProgramError("no iptables programs are installed" + "".join(f"; {line}" for line in problems))
+        raise MissingProgramError(f"no iptables programs are installed{_problems(installed)}")
     if wanted == "auto":
         backend, reason = _choose(_Evidence(runner, installed), available)
     else:
         backend, reason = Backend(wanted), f"the backend {wanted} is pinned by the configuration"
         if backend not in available:
+            there = f"there is {available[0]}"
             raise MissingProgramError(
-                f"the backend {wanted} is pinned, but its programs are not installed (there is {available[0]})"
+                f"the backend {wanted} is pinned, but its programs are not installed ({there}){_problems(installed)}"
             )
     return Decision(backend, reason, installed)
+
+
+def _problems(installed: Mapping[Family, Installed]) -> str:
+    return "".join(f"; {line}" for found in installed.values() for line in found.problems)
 
 
 def _choose(evidence: "_Evidence", available: Sequence[Backend]) -> tuple[Backend, str]:
@@ -204,7 +211,12 @@ def _usable(runner: Runner, backend: Backend, reason: str, installed: Mapping[Fa
         else:
             usable[family] = found.programs[backend]
     if usable:
-        return BackendChoice(backend, reason, usable, unavailable)
+        oddities = [
+            f"{problem}; used: {' '.join(programs.restore)} ({programs.version_text})"
+            for family, programs in usable.items()
+            for problem in installed[family].problems
+        ]
+        return BackendChoice(backend, reason, usable, unavailable, tuple(oddities))
     why = "; ".join(f"{family}: {problem}" for family, problem in unavailable.items())
     if any(backend in found.programs for found in installed.values()):
         raise MissingFeatureError(f"no IP family can be used: {why}")

@@ -8,6 +8,7 @@ Decided against: asyncio subprocesses (the commands are synchronous, and the dae
 and output files (the largest `iptables-save` is some 20 MB: it fits into memory).
 """
 
+import _thread
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import msgspec
 
 from kproxy_ipt.errors import KernelError, MissingPrivilegeError, MissingProgramError
 
+_THREAD_TIMEOUT_S = 10.0
 _SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")
 DEFAULT_TIMEOUT_S = 300.0
 """For programs that should answer at once; a save or restore of a full node takes seconds."""
@@ -149,7 +151,11 @@ class SubprocessRunner:
 
 
 class _ReadInThread:
-    """The program is started by the calling thread (its network namespace counts), read by another."""
+    """
+    The program is started by the calling thread (its network namespace counts), read by another.
+
+    Not by a `threading.Thread`: its `start` waits for ever for a thread that dies at once for want of memory.
+    """
 
     def __init__(
         self, process: subprocess.Popen[bytes], arguments: Sequence[str], stdin: bytes, timeout_s: float
@@ -158,21 +164,27 @@ class _ReadInThread:
         self._failure: BaseException | None = None
         self._arguments = tuple(arguments)
         self._started = time.monotonic()
-        self._thread = threading.Thread(target=self._read, args=(process, stdin, timeout_s), daemon=True)
+        self._begun, self._ended = threading.Event(), threading.Event()
         try:
-            self._thread.start()
+            _thread.start_new_thread(self._read, (process, stdin, timeout_s))
         except RuntimeError as error:  # as many threads as there may be
             _kill_session(process)
             raise KernelError(f"the program {arguments[0]} cannot be read: {error}") from error
+        if not self._begun.wait(min(timeout_s, _THREAD_TIMEOUT_S)):
+            _kill_session(process)
+            raise KernelError(f"the program {arguments[0]} cannot be read: a thread does not begin; short of memory?")
 
     def _read(self, process: subprocess.Popen[bytes], stdin: bytes, timeout_s: float) -> None:
+        self._begun.set()
         try:
             self._completed = _finish(process, self._arguments, stdin, timeout_s, self._started)
         except BaseException as error:  # noqa: BLE001 - handed over to the thread that waits
             self._failure = error
+        finally:
+            self._ended.set()
 
     def wait(self) -> Completed:
-        self._thread.join()
+        self._ended.wait()
         if self._completed is None:
             raise self._failure or KernelError("the program was never read")
         return self._completed

@@ -22,7 +22,7 @@ import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import KernelError, MissingPrivilegeError, NamespaceError
-from kproxy_ipt.kernel.backend import Backend, Decision, absent_family, decide, features
+from kproxy_ipt.kernel.backend import Backend, Decision, absent_family, decide
 from kproxy_ipt.kernel.command import Runner, program_environment
 from kproxy_ipt.kernel.preflight_forms import BASELINE, RuleForm, rule_forms
 from kproxy_ipt.kernel.preflight_probe import refused
@@ -231,19 +231,12 @@ def _trial(runner: Runner, programs: Programs, config: Mapping[str, str], *, is_
 def _reasons(runner: Runner, programs: Programs) -> Mapping[str, str]:
     """Why each form is refused, by its name, "" where it is not: all at once if that works, else one by one."""
     forms = rule_forms(programs.family)
-    old = f"{programs.version_text} does not know it (1.6.2 does)"
-    known = {
-        form.name: old
-        for form in forms
-        if form.part is OptionalPart.RANDOM_FULLY and not features(programs).random_fully
-    }
-    to_try = [form for form in forms if form.name not in known]
-    if not refused(runner, programs, to_try):
-        return dict.fromkeys((form.name for form in to_try), "") | known
+    if not refused(runner, programs, forms):
+        return dict.fromkeys((form.name for form in forms), "")
     baseline = refused(runner, programs, [BASELINE])
     if baseline:
         return {BASELINE.name: baseline}
-    return {form.name: refused(runner, programs, [form]) for form in to_try} | known
+    return {form.name: refused(runner, programs, [form]) for form in forms}
 
 
 def _result(

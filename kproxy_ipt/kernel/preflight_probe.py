@@ -82,17 +82,15 @@ def lacking_parts(runner: Runner, programs: Iterable[Programs]) -> frozenset[tup
 
 
 def _lacking(runner: Runner, programs: Programs, *, only_read: bool) -> Iterable[tuple[Family, OptionalPart]]:
-    missing = set() if features(programs).random_fully else {OptionalPart.RANDOM_FULLY}
-    forms = [form for form in optional_forms(programs.family) if form.part not in missing]
+    forms = optional_forms(programs.family)
     try:
-        if refused(runner, programs, forms, only_read=only_read) and not refused(
-            runner, programs, [BASELINE], only_read=only_read
-        ):
-            missing.update(
-                form.part for form in forms if form.part and refused(runner, programs, [form], only_read=only_read)
-            )
+        if not refused(runner, programs, forms, only_read=only_read):
+            return []
+        if refused(runner, programs, [BASELINE], only_read=only_read):
+            return []
+        missing = {form.part for form in forms if form.part and refused(runner, programs, [form], only_read=only_read)}
     except NamespaceError:
         raise
     except KernelError:
-        pass  # what was found before counts
+        return []
     return [(programs.family, part) for part in missing]

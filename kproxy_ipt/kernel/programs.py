@@ -4,6 +4,11 @@ The iptables programs of a machine: which there are, of which backend and versio
 Names differ between distributions: `iptables-nft-restore` and `iptables-legacy-restore`, or only the plain
 `iptables-restore`, or only the binaries `xtables-nft-multi` and `xtables-legacy-multi`. The version text tells the
 backend (`v1.8.9 (nf_tables)`); texts without a word in brackets are older than 1.8 and legacy.
+
+Version texts are not believed blindly. A program whose name says another backend than its text is not used, since
+nobody can tell which store it writes to. One that tells no version at all is the last resort: its name tells the
+backend, and it is given no option that some version does not know. Optional parts of rules are tried, whatever the
+version.
 """
 
 import re
@@ -16,10 +21,10 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import KernelError, MissingPrivilegeError, MissingProgramError
 from kproxy_ipt.kernel.command import Completed, Runner, Running
 
-_VERSION = re.compile(r"\bv(\d+(?:\.\d+)+)(?:\s+\((nf_tables|legacy)\))?")
+_VERSION = re.compile(r"\bv(\d{1,6}(?:\.\d{1,6})+)\b(?:[ \t]+\((nf_tables|legacy)\))?")
 _WORD = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 _VERSION_TIMEOUT_S = 20.0
-_RANDOM_FULLY_SINCE = (1, 6, 2)
+_SHOWN = 80
 _RESTORE_WAIT_SINCE = (1, 6, 2)
 _WAIT_SECONDS_SINCE = (1, 4, 22)
 
@@ -39,7 +44,7 @@ class Programs(msgspec.Struct, frozen=True):
         command: Such as `("iptables-nft",)` or `("xtables-nft-multi", "iptables")`.
         save: Such as `("iptables-nft-save",)`.
         restore: Such as `("iptables-nft-restore",)`.
-        version: `(1, 8, 9)`.
+        version: `(1, 8, 9)`, or `()` if it is not known.
         version_text: The line that the program prints about itself.
     """
 
@@ -57,12 +62,10 @@ class Features(msgspec.Struct, frozen=True):
     What a version of the programs can do.
 
     Attributes:
-        random_fully: MASQUERADE knows `--random-fully`.
         restore_wait: The restore program knows `-w SECONDS`.
         command_wait: The command knows `-w SECONDS`.
     """
 
-    random_fully: bool
     restore_wait: bool
     command_wait: bool
 
@@ -74,7 +77,7 @@ class Installed(msgspec.Struct, frozen=True):
     Attributes:
         programs: By backend.
         plain: The backend of the program that is called just `iptables`, or None.
-        problems: One line for each program that is there but does not answer.
+        problems: One line for each program that is there but does not answer, or not as such a program does.
     """
 
     programs: Mapping[Backend, Programs]
@@ -85,7 +88,6 @@ class Installed(msgspec.Struct, frozen=True):
 def features(programs: Programs) -> Features:
     """What the version of *programs* can do."""
     return Features(
-        random_fully=programs.version >= _RANDOM_FULLY_SINCE,
         restore_wait=programs.version >= _RESTORE_WAIT_SINCE,
         command_wait=programs.version >= _WAIT_SECONDS_SINCE,
     )
@@ -138,10 +140,10 @@ class _Question:
         except MissingProgramError:
             self._running = None
 
-    def answer(self, family: Family) -> Programs | str:
-        """The programs, "" if they are not installed, or one line with what is wrong with them."""
+    def answer(self, family: Family) -> "_Answer":
+        """What the version text says."""
         if self._running is None:
-            return ""
+            return _Answer()
         try:
             completed = self._running.wait()
             if completed.exit_status != 0:
@@ -150,34 +152,54 @@ class _Question:
         except MissingPrivilegeError:
             raise
         except KernelError as error:
-            return str(error)
+            return _Answer(problem=str(error))
         return _read_version(completed, family, self.heads)
 
 
-def _read_version(completed: Completed, family: Family, heads: _Heads) -> Programs | str:
-    line = (completed.stdout.strip() or completed.stderr.strip()).partition("\n")[0]
-    match = _VERSION.search(line)
-    if completed.exit_status != 0 or match is None:
-        return f"{' '.join(heads.restore)} --version: exit status {completed.exit_status}: {line or 'no output'}"
+class _Answer(msgspec.Struct, frozen=True):
+    """The programs as their version text describes them; with a problem: as their name does, if it tells anything."""
+
+    programs: Programs | None = None
+    problem: str = ""
+
+
+def _read_version(completed: Completed, family: Family, heads: _Heads) -> _Answer:
+    asked = f"{' '.join(heads.restore)} --version"
+    text = "\n".join((completed.stdout.strip(), completed.stderr.strip())).strip()
+    line = text.partition("\n")[0][:_SHOWN]
+    if completed.exit_status != 0:
+        return _Answer(problem=f"{asked}: exit status {completed.exit_status}: {line or 'no output'}")
+    named = next((backend for backend in Backend if f"-{backend}" in heads.restore[0]), None)
+    match = _VERSION.search(text)
+    if match is None:
+        problem = f"{asked} tells no version: {line!a}"
+        if named is None:
+            return _Answer(problem=problem)
+        programs = Programs(named, family, heads.command, heads.save, heads.restore, (), f"unknown version: {line!a}")
+        return _Answer(programs, problem)
+    line = next(each for each in text.splitlines() if match[0] in each)[:_SHOWN]
+    line = line if line.isprintable() else ascii(line)
     backend = Backend.NFT if match[2] == "nf_tables" else Backend.LEGACY
+    if named not in (None, backend):
+        return _Answer(problem=f"{asked} tells the backend {backend}, its name {named}: {line!a}")
     version = tuple(int(part) for part in match[1].split("."))
-    return Programs(backend, family, heads.command, heads.save, heads.restore, version, line)
+    return _Answer(Programs(backend, family, heads.command, heads.save, heads.restore, version, line))
 
 
 def _found(runner: Runner, family: Family, questions: Sequence[_Question]) -> Installed:
     programs: dict[Backend, Programs] = {}
+    doubtful: dict[Backend, Programs] = {}
     plain = None
     problems = []
     for question in questions:
         answer = question.answer(family)
-        if isinstance(answer, str):
-            problems += [answer] if answer else []
-            continue
-        programs.setdefault(answer.backend, answer)
-        plain = answer.backend if question.heads.is_plain else plain
+        problems += [answer.problem] if answer.problem else []
+        if answer.programs is not None:
+            (doubtful if answer.problem else programs).setdefault(answer.programs.backend, answer.programs)
+            plain = answer.programs.backend if question.heads.is_plain else plain
     for backend in Backend:
         if backend not in programs:
             multi = _Question(runner, _multi_heads(family, backend)).answer(family)
-            if isinstance(multi, Programs):
-                programs[backend] = multi
-    return Installed(programs, plain, tuple(problems))
+            if multi.programs is not None:
+                (doubtful if multi.problem else programs).setdefault(backend, multi.programs)
+    return Installed(doubtful | programs, plain, tuple(problems))

@@ -33,6 +33,12 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     deletion_timestamp: str | None = None
 
 
+class ServiceMeta(ObjectMeta, frozen=True, gc=False, rename="camel"):
+    """`metadata` of a Service; the uid is for events, which `kubectl describe` finds by it."""
+
+    uid: str | None = None
+
+
 class ServicePortSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """One entry of `spec.ports` of a Service; `protocol` in upper case as the API writes it."""
 
@@ -97,7 +103,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 class Service(msgspec.Struct, frozen=True, gc=False):
     """A v1 Service."""
 
-    metadata: ObjectMeta
+    metadata: ServiceMeta
     spec: ServiceSpec
     status: ServiceStatus | None = None
 

@@ -94,7 +94,7 @@ def rule_options(
         endpoint_comments=endpoint_count <= LARGE_CLUSTER_ENDPOINTS,
         drop_invalid=not machine.tcp_be_liberal,
         nfacct_counters=frozenset() if OptionalPart.NFACCT in lacking else machine.nfacct_counters,
-        random_fully=machine.random_fully and OptionalPart.RANDOM_FULLY not in lacking,
+        random_fully=OptionalPart.RANDOM_FULLY not in lacking,
         dispatch=config.shape.dispatch,
         balance=config.shape.balance,
         scheduler=config.shape.scheduler,

@@ -124,14 +124,12 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
         interface_addresses: Canonical addresses of both families on the interfaces of the node's namespace.
         tcp_be_liberal: Whether `nf_conntrack_tcp_be_liberal` is on.
         nfacct_counters: Names of the accounting objects that exist in the kernel.
-        random_fully: Whether the iptables program knows `--random-fully`.
         lacking: Optional parts that were tried and are missing, each with the family that lacks it.
     """
 
     interface_addresses: tuple[str, ...] = ()
     tcp_be_liberal: bool = False
     nfacct_counters: frozenset[str] = frozenset({"ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"})
-    random_fully: bool = True
     lacking: frozenset[tuple[Family, OptionalPart]] = frozenset()
 
     def lacking_in(self, family: Family) -> frozenset[OptionalPart]:

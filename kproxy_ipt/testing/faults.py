@@ -5,20 +5,20 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
 from kproxy_ipt.testing.api_faults import Fault
 from kproxy_ipt.testing.daemon_process import wait_until
+from kproxy_ipt.testing.damage import own_lines
 from kproxy_ipt.testing.fault_lab import FaultLab, FaultOutcome, run
+from kproxy_ipt.testing.memory_limits import NO_GROUPS, address_space, can_limit_memory, memory_group
 
 _CHANCE = random.Random()
 _WRITES = 'case "$*" in *--noflush*) {};; esac'
 _GARBAGE = "head -c 3000 /dev/urandom >&2"
-MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
-"""Where there is none, the fault of that name cannot be had."""
+_VERSION = 'case "$*" in *--version) echo "{}"; exit 0;; esac'
 _RETRIES_S = 8.0
 """1 + 2 + 4 s until a third attempt, and the sync."""
 
@@ -49,9 +49,11 @@ class NamedFault(msgspec.Struct, frozen=True):
             self.name, lambda: self.inject(node), bound_s=self.bound_s, spares_traffic=self.spares_traffic
         )
 
-    def suits(self, backend: str) -> bool:
-        """Whether it can happen on this machine to rules of *backend*."""
-        return self.only in ("", backend) and (self.inject is not short_of_memory or MEMORY_GROUPS.is_dir())
+    def unfit(self, backend: str) -> str:
+        """Why it cannot happen on this machine to rules of *backend*, or ""."""
+        if self.only not in ("", backend):
+            return f"only for the backend {self.only}"
+        return NO_GROUPS if self.inject is short_of_memory and not can_limit_memory() else ""
 
 
 def _times(runs: int, script: str) -> str:
@@ -164,31 +166,40 @@ def _free_descriptor(process_id: str) -> int:
 
 def short_of_memory(node: FaultLab) -> None:
     """A limit that leaves no room for programs; whoever the kernel kills for it is started again by its supervisor."""
-    group = MEMORY_GROUPS / f"kproxy-ipt-{node.daemon.process_id}"
-    group.mkdir()
+    group = memory_group(f"kproxy-ipt-{node.daemon.process_id}", 1 << 18)
+    if group is None:
+        raise RuntimeError(NO_GROUPS)
+
+    def is_left() -> bool:
+        _supervise(node)
+        return group.is_emptied()
+
     try:
-        (group / "cgroup.procs").write_text(str(node.daemon.process_id))
-        (group / "memory.limit_in_bytes").write_text(str(1 << 18))
+        group.add(node.daemon.process_id)
         for _ in range(10):
             node.change(2)
             time.sleep(0.1)
-        if int((group / "memory.failcnt").read_text()) == 0:
+        if not group.was_short:
             raise RuntimeError("memory was never short")
     finally:
-        (group / "memory.limit_in_bytes").write_text("-1")
-        wait_until(lambda: _has_left(node, group), "an empty group")
-        group.rmdir()
+        group.lift()
+        wait_until(is_left, "an empty group")
+        group.remove()
 
 
-def _has_left(node: FaultLab, group: Path) -> bool:
-    """Whether nobody of *node* is in the group any more; who is gets out, and who was killed is started again."""
+def refused_memory(node: FaultLab) -> None:
+    """Each request for memory of the daemon and its programs is refused until a sync fails of it."""
+    failures = len(node.daemon.log("sync failed"))
+    with address_space(node.daemon.process_id, 1 << 20):
+        node.change()
+        wait_until(lambda: not node.daemon.is_alive or len(node.daemon.log("sync failed")) > failures, "a failure")
+    _supervise(node)
+
+
+def _supervise(node: FaultLab) -> None:
     if not node.daemon.is_alive:
         node.restart()
         node.daemon.wait_in_step()
-    for number in (group / "cgroup.procs").read_text().split():
-        with suppress(ProcessLookupError):
-            (MEMORY_GROUPS / "cgroup.procs").write_text(number)
-    return not (group / "cgroup.procs").read_text().strip()
 
 
 def program_missing(node: FaultLab) -> None:
@@ -201,6 +212,36 @@ def program_missing(node: FaultLab) -> None:
     node.daemon.wait_for_log("sync failed", count=len(node.daemon.log("sync failed")) + 1)
     run(*enter, "umount", "/usr/sbin")
     away.rename(shims)
+
+
+def _version_says(text: str, *, everywhere: bool = False, is_odd: bool = True) -> Callable[[FaultLab], None]:
+    """
+    A life of the daemon in which the restore program tells *text* as its version, and objects change.
+
+    Args:
+        text: What it prints.
+        everywhere: Whether the programs of other names for the same backend do so as well.
+        is_odd: Whether the daemon has to say so.
+    """
+
+    def inject(node: FaultLab) -> None:
+        others = ("iptables-restore", f"xtables-{node.backend}-multi") if everywhere else ()
+        node.shims.install(*others)
+        odd = len(node.daemon.log("iptables program"))
+        with ExitStack() as stack:
+            for program in (node.restore, *others):
+                said = text.format(told="nf_tables" if node.backend == "nft" else "legacy")
+                stack.enter_context(_acting(node, program, _VERSION.format(said)))
+            node.restart()
+            node.daemon.wait_in_step()
+            if is_odd != (len(node.daemon.log("iptables program")) > odd):
+                raise RuntimeError(f"what the daemon says about {text!r}")
+            node.change()
+            wait_until(lambda: node.fresh_lines() == own_lines(node.tables.save()), "the kernel in step")
+        node.restart()
+        node.daemon.wait_in_step()
+
+    return inject
 
 
 def server_away(node: FaultLab) -> None:
@@ -269,6 +310,11 @@ FAULTS = (
     NamedFault("netlink buffer overrun", overrun, 5.0, spares_traffic=False, only="nft"),
     NamedFault("no file descriptors", without_descriptors, _RETRIES_S),
     NamedFault("memory limit", short_of_memory, _RETRIES_S, ends_life=True),
+    NamedFault("memory refused", refused_memory, _RETRIES_S, ends_life=True),
+    NamedFault("version is nonsense", _version_says("hello"), 5.0, ends_life=True),
+    NamedFault("all versions are nonsense", _version_says("v-1.x", everywhere=True), 5.0, ends_life=True),
+    NamedFault("version of nobody", _version_says("v1.8.9 (ebpf)"), 5.0, ends_life=True, only="nft"),
+    NamedFault("version is ancient", _version_says("v1.4.7 ({told})", is_odd=False), 5.0, ends_life=True),
     NamedFault("API server away", _anew(server_away), 15.0, ends_life=True),
     NamedFault("API: 410", _anew(server_forgets), 15.0, ends_life=True),
     NamedFault("API: half lines", _anew(server_breaks_lines), 15.0, ends_life=True),

@@ -28,7 +28,7 @@ from kproxy_ipt.rules.build import build_ruleset, with_base_chains
 from kproxy_ipt.rules.options import NFACCT_COUNTERS
 from kproxy_ipt.ruleset.model import Ruleset
 from kproxy_ipt.sources.files import read_paths
-from kproxy_ipt.state.model import MachineFacts, NodeFacts
+from kproxy_ipt.state.model import MachineFacts, NodeFacts, OptionalPart
 from kproxy_ipt.state.snapshot import node_facts, take_snapshot
 from kproxy_ipt.testing.flow_table import CaseError, FlowTable, converted, decode_flows, plain_fields
 from kproxy_ipt.testing.scene import Scene, scene_of
@@ -191,7 +191,9 @@ def _machine(described: _Case, config: Config, node: NodeFacts, folder: Path) ->
         interface_addresses=("127.0.0.1", "::1", *([one for one in addresses if one] or node.addresses)),
         tcp_be_liberal=liberal or config.conntrack.tcp_be_liberal,
         nfacct_counters=frozenset() if "nfacct" in described.without else frozenset(NFACCT_COUNTERS),
-        random_fully="random-fully" not in described.without,
+        lacking=frozenset(
+            (family, OptionalPart.RANDOM_FULLY) for family in Family if "random-fully" in described.without
+        ),
     )
 
 

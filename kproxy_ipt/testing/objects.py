@@ -23,6 +23,7 @@ from kproxy_ipt.objects.model import (
     NodeStatus,
     ObjectMeta,
     Service,
+    ServiceMeta,
     ServicePortSpec,
     ServiceSpec,
     ServiceStatus,
@@ -97,7 +98,7 @@ def service(
         internal_traffic_policy=internal_policy,
         health_check_node_port=health_check_node_port,
     )
-    metadata = ObjectMeta(name=name, namespace=namespace, labels=labels, annotations=annotations)
+    metadata = ServiceMeta(name=name, namespace=namespace, labels=labels, annotations=annotations)
     return Service(metadata=metadata, spec=spec, status=_load_balancer_status(ingress) if ingress else None)
 
 

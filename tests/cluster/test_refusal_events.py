@@ -25,7 +25,7 @@ WEB = Refusal(
 API = msgspec.structs.replace(WEB, service=("shop", "api"), stays=False)
 
 
-def _told(server: ApiServer, expected: int, *steps: Refusal | float) -> list[dict[str, object]]:
+def _told(server: ApiServer, expected: int, *steps: Refusal | tuple[Refusal, str] | float) -> list[dict[str, object]]:
     """Tell refusals and let time pass, in order; the events that the server got."""
 
     async def scenario() -> None:
@@ -40,6 +40,8 @@ def _told(server: ApiServer, expected: int, *steps: Refusal | float) -> list[dic
         for step in steps:
             if isinstance(step, Refusal):
                 events.rules_refused(step)
+            elif isinstance(step, tuple):
+                events.rules_refused(*step)
             else:
                 await time.sleep(step)
         assert await come_true(lambda: recorder.written == expected)
@@ -59,6 +61,14 @@ def test_refused_service_gets_a_warning_with_the_words_of_the_kernel(api_server:
     assert (event["type"], event["reason"], event["action"]) == ("Warning", "RulesRefused", "SetAside")
     assert event["regarding"] == {"kind": "Service", "apiVersion": "v1", "name": "web", "namespace": "shop"}
     assert event["note"] == f"IPv4 rules on node node1: the last good ones stay; refused: {WEB.reason}"
+
+
+def test_event_is_about_the_service_of_that_uid(api_server: ApiServer) -> None:
+    """`kubectl describe` looks for events by uid; a Service that was made anew is another series."""
+    events = _told(api_server, 2, (WEB, "1-2"), (WEB, "1-2"), (WEB, "3-4"))
+
+    service = {"kind": "Service", "apiVersion": "v1", "name": "web", "namespace": "shop"}
+    assert [event["regarding"] for event in events] == [{**service, "uid": "1-2"}, {**service, "uid": "3-4"}]
 
 
 def test_service_without_rules_is_told_so(api_server: ApiServer) -> None:

@@ -16,7 +16,9 @@ from kproxy_ipt.testing.shims import Shims
 
 pytestmark = pytest.mark.kernel
 
-_WEB, _OTHER = service("web"), service("other", cluster_ip="10.96.0.77")
+_UID = "6f1c1f0e-5a0b-4f43-9d9f-0d7f1d3b1a11"
+_PLAIN, _OTHER = service("web"), service("other", cluster_ip="10.96.0.77")
+_WEB = msgspec.structs.replace(_PLAIN, metadata=msgspec.structs.replace(_PLAIN.metadata, uid=_UID))
 # A target that the kernel allows in POSTROUTING alone takes the place of one endpoint.
 _POISON = """case "$*" in *--noflush*)
     sed 's/-j DNAT --to-destination 10.244.66.6:80/-j MASQUERADE/' | "$REAL" "$@"; exit $?;;
@@ -71,4 +73,8 @@ def test_refused_service_is_told_everywhere_and_released_when_it_changes(
     [aside] = json.loads(page.body)["families"]["IPv4"]["setAside"]
     assert (page.status, gauge, kept, has("10.244.1.9:80")) == (200, 1.0, True, True)
     assert (aside["service"], aside["failures"]) == ("default/web", 1)
-    assert aside["reason"] in str((_event(api) or {})["note"])
+    event = _event(api) or {}
+    assert aside["reason"] in str(event["note"])
+    assert {"kind": "Service", "apiVersion": "v1", "name": "web", "namespace": "default", "uid": _UID} == event[
+        "regarding"
+    ]

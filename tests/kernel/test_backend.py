@@ -191,6 +191,84 @@ def test_programs_of_other_names_are_found(present: str, save: tuple[str, ...]) 
     assert programs.version >= (1, 8)
 
 
+_WRONG = {
+    "nonsense": ("echo hello", "iptables-nft-restore --version tells no version: 'hello'"),
+    "nothing": ("true", "iptables-nft-restore --version tells no version: ''"),
+    "escapes": ("printf '\\033[2J\\377'", r"iptables-nft-restore --version tells no version: '\x1b[2J\udcff'"),
+    "numbers": (f"echo v{'9' * 5000}.1", f"iptables-nft-restore --version tells no version: 'v{'9' * 79}'"),
+    "two lines": (
+        "echo iptables v1.8.9; echo '(nf_tables)'",
+        "iptables-nft-restore --version tells the backend legacy, its name nft: 'iptables v1.8.9'",
+    ),
+    "the other backend": (
+        "echo iptables-restore v1.8.9 '(legacy)'",
+        "iptables-nft-restore --version tells the backend legacy, its name nft: 'iptables-restore v1.8.9 (legacy)'",
+    ),
+}
+
+
+def _says(folder: Path, script: str, *names: str) -> None:
+    for name in names:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("wrong", _WRONG)
+def test_program_with_a_wrong_version_text_is_passed_over(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another name for the same backend is used, and both are told; no claim moves rules to another store."""
+    script, problem = _WRONG[wrong]
+    _says(tmp_path, script, "iptables-nft-restore")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
+
+    choice = choose_backend(SubprocessRunner(), "nft", (Family.IPV4,))
+
+    programs = choice.programs[Family.IPV4]
+    assert (programs.backend, programs.restore) == (Backend.NFT, ("iptables-restore",))
+    assert choice.oddities == (f"{problem}; used: iptables-restore ({programs.version_text})",)
+
+
+def test_program_whose_version_nobody_tells_is_taken_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last resort: no option that an old one would not know."""
+    _says(tmp_path, "echo hello", "iptables-nft-restore", "iptables-restore", "xtables-nft-multi")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
+
+    choice = choose_backend(SubprocessRunner(), "nft", (Family.IPV4,))
+
+    programs = choice.programs[Family.IPV4]
+    assert (programs.restore, programs.version) == (("iptables-nft-restore",), ())
+    assert not features(programs).restore_wait
+    assert choice.oddities[0].endswith("used: iptables-nft-restore (unknown version: 'hello')")
+
+
+def test_version_is_found_behind_what_a_wrapper_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of a wrapper before the version is no oddity."""
+    _says(tmp_path, "echo I am a wrapper; echo iptables-restore v1.8.9 '(nf_tables)'", "iptables-nft-restore")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
+
+    choice = choose_backend(SubprocessRunner(), "nft", (Family.IPV4,))
+
+    assert choice.programs[Family.IPV4].version_text == "iptables-restore v1.8.9 (nf_tables)"
+    assert choice.oddities == ()
+
+
+def test_lying_programs_alone_are_no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each claims the other backend: nothing is written, and the error has what they say."""
+    for backend, other in (("nft", "legacy"), ("legacy", "nf_tables")):
+        _says(tmp_path, f"echo v1.8.9 '({other})'", f"iptables-{backend}-restore")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(MissingProgramError, match=r"tells the backend legacy, its name nft.*its name legacy"):
+        choose_backend(
+            Without(lambda name: name != "iptables-nft-restore" and "legacy-restore" not in name),
+            "auto",
+            (Family.IPV4,),
+        )
+
+
 def test_missing_ip6tables_leaves_ipv4() -> None:
     """The family without a program is set aside with one line, the other works."""
     choice = choose_backend(Without(lambda name: name.startswith(("ip6tables", "xtables"))), "nft", _BOTH)
@@ -233,14 +311,14 @@ def test_ipv6_that_is_switched_off_is_told() -> None:
 @pytest.mark.parametrize(
     ("version", "abilities"),
     [
-        ("v1.4.7", (False, False, False)),
-        ("v1.6.1", (False, False, True)),
-        ("v1.6.2", (True, True, True)),
-        ("v1.8.10 (legacy)", (True, True, True)),
+        ("v1.4.7", (False, False)),
+        ("v1.6.1", (False, True)),
+        ("v1.6.2", (True, True)),
+        ("v1.8.10 (legacy)", (True, True)),
     ],
 )
 def test_version_tells_what_the_programs_can_do(
-    version: str, abilities: tuple[bool, bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, abilities: tuple[bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old versions have no word in brackets and are legacy; options came with 1.4.22 and 1.6.2."""
     for name in ("iptables", "iptables-save", "iptables-restore"):
@@ -253,4 +331,4 @@ def test_version_tells_what_the_programs_can_do(
 
     found = features(choice.programs[Family.IPV4])
     assert choice.backend is Backend.LEGACY
-    assert (found.random_fully, found.restore_wait, found.command_wait) == abilities
+    assert (found.restore_wait, found.command_wait) == abilities

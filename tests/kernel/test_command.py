@@ -1,8 +1,8 @@
 """Running programs: what comes back, what becomes of input, output, time limits and children."""
 
+import _thread
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from itertools import repeat
@@ -159,11 +159,21 @@ def test_program_that_nobody_can_read_is_ended(monkeypatch: pytest.MonkeyPatch) 
     """Where no more threads may be, starting a program fails, and leaves none behind."""
     started: list[int] = []
 
-    def refuse(_: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     with pytest.raises(KernelError, match="the program sleep cannot be read: can't start new thread"):
         SubprocessRunner(started.append).start(["sleep", "60"])
+
+    assert [False] == [Path(f"/proc/{number}").exists() for number in started]
+
+
+def test_reader_that_dies_for_want_of_memory_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that was made and never begins costs its program, and no more time than that may take."""
+    started: list[int] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: 1)
+    with pytest.raises(KernelError, match="the program sleep cannot be read: a thread does not begin"):
+        SubprocessRunner(started.append).start(["sleep", "60"], timeout_s=0.1)
 
     assert [False] == [Path(f"/proc/{number}").exists() for number in started]

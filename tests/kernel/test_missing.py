@@ -37,6 +37,15 @@ echo "Warning: Extension {name} revision 0 not supported, missing kernel module?
 echo "iptables-nft-restore: line $line failed" >&2
 exit 4
 """
+_OLD = """[ "$1" = --version ] && echo "iptables-restore v1.6.1 (nf_tables)" && exit
+case "$*" in *-w*) echo "iptables-restore v1.6.1: unknown option -w" >&2; exit 2;; esac
+input=$(cat)
+line=$(printf '%s\\n' "$input" | grep -n -e --random-fully | head -1 | cut -d: -f1)
+[ -z "$line" ] && { printf '%s\\n' "$input" | $REAL "$@"; exit; }
+echo "iptables-restore v1.6.1: unknown option \\"--random-fully\\"" >&2
+echo "Error occurred at line: $line" >&2
+exit 2
+"""
 _WITHOUT_WORDS = '[ "$1" = --version ] && exec $REAL "$@"\nexit 1'
 
 
@@ -123,9 +132,8 @@ def test_refusal_without_a_word_is_told_as_such(sync_with: Callable[..., tuple[R
 
 
 def test_old_program_gets_no_option_that_it_does_not_know(sync_with: Callable[..., tuple[RunReport, str]]) -> None:
-    """C114: `--random-fully` is left out for a program of 1.6.1, and the load works."""
-    script = '[ "$1" = --version ] && echo "iptables-restore v1.6.1 (nf_tables)" && exit\nexec $REAL "$@"'
-    report, saved = sync_with(iptables_nft_restore=script)
+    """C114: `--random-fully` and `-w` are left out for a program of 1.6.1, and the load works."""
+    report, saved = sync_with(iptables_nft_restore=_OLD)
 
     assert report.error is None
     assert "-A KUBE-POSTROUTING" in saved

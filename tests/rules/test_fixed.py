@@ -9,7 +9,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, IptablesConfig
 from kproxy_ipt.rules.build import with_base_chains
 from kproxy_ipt.ruleset.targets import Jump
-from kproxy_ipt.state.model import MachineFacts
+from kproxy_ipt.state.model import MachineFacts, OptionalPart
 from kproxy_ipt.testing.desired import desired_for, rule_lines
 
 V4, V6 = Family.IPV4, Family.IPV6
@@ -32,12 +32,15 @@ def test_only_our_bit_of_the_mark_is_set_tested_and_cleared(bit: int, mark: str)
     assert f"--mark {mark}/{mark} -j ACCEPT" in _lines("KUBE-FORWARD", "filter", masquerade_bit=bit)[1]
 
 
-@pytest.mark.parametrize(("random_fully", "ending"), [(True, "-j MASQUERADE --random-fully"), (False, "-j MASQUERADE")])
-def test_fully_random_ports_are_asked_for_where_the_program_can(ending: str, *, random_fully: bool) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "ending"),
+    [((), "-j MASQUERADE --random-fully"), ((OptionalPart.RANDOM_FULLY,), "-j MASQUERADE")],
+)
+def test_fully_random_ports_are_asked_for_where_the_program_can(lacking: tuple[OptionalPart, ...], ending: str) -> None:
     """An old iptables does not know the flag."""
-    desired = desired_for(machine=MachineFacts(random_fully=random_fully))
+    machine = MachineFacts(lacking=frozenset((Family.IPV4, part) for part in lacking))
 
-    assert rule_lines(desired, "nat", "KUBE-POSTROUTING")[-1].endswith(ending)
+    assert rule_lines(desired_for(machine=machine), "nat", "KUBE-POSTROUTING")[-1].endswith(ending)
 
 
 INVALID = "-A KUBE-FORWARD -m conntrack --ctstate INVALID"
