@@ -317,7 +317,7 @@ def _foreign_rules(actual: SavedTables, place: Place) -> Iterator[Leftover]:
         names = [
             chain.name
             for chain in chains.values()
-            if any(not _is_about_us(table, chain.name, jumps_to(line) or "") for line in chain.lines)
+            if any(not _is_about_us(chain.name, jumps_to(line) or "") for line in chain.lines)
         ]
         if names:
             yield Leftover(
@@ -329,5 +329,5 @@ def _foreign_rules(actual: SavedTables, place: Place) -> Iterator[Leftover]:
             )
 
 
-def _is_about_us(table: str, chain: str, target: str) -> bool:
-    return any(name.startswith("KUBE-") or is_own_chain(table, name) for name in (chain, target))
+def _is_about_us(chain: str, target: str) -> bool:
+    return chain.startswith("KUBE-") or target.startswith("KUBE-")
