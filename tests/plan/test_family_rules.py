@@ -150,6 +150,7 @@ def test_refused_change_stays_wanted(kept: Kept) -> None:
     with pytest.raises(RestoreError):
         kept.kernel.apply(kept.rules.plan_partial(staged=True))
     kept.rules.require_full()
+    assert kept.rules.needs_full is True
     kept.write(_states(API, endpoint_slice(API, ["10.244.1.8"])))
 
     assert "10.244.1.9:80" in kept.kernel.save()
@@ -198,6 +199,7 @@ def test_chains_and_lines_know_their_service(kept: Kept) -> None:
     assert kept.rules.service_of(chain, "") is not None
     assert kept.rules.service_of("KUBE-MARK-MASQ", mark) is None
     assert kept.rules.owner_of(chain).startswith("default/")
+    assert kept.rules.owner_of("KUBE-MARK-MASQ") == ""
 
 
 def test_states_are_those_that_were_told(kept: Kept) -> None:
@@ -206,3 +208,85 @@ def test_states_are_those_that_were_told(kept: Kept) -> None:
 
     assert kept.rules.states_of(("default", "web")) == ()
     assert len(kept.rules.states_of(("default", "api"))) == 1
+
+
+def test_kernel_that_lost_rules_gets_them_all_back_after_a_full_plan(kept: Kept) -> None:
+    """When it is said that nothing is known of the kernel, it is read and compared; a partial plan would not see."""
+    kept.kernel.restore("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
+    assert kept.write({}).transactions == ()
+
+    kept.rules.require_full()
+    with pytest.raises(RuntimeError, match="not known"):
+        kept.rules.plan_partial(staged=True)
+    assert _chains(kept.write({})) == {KUBE_SERVICES}
+    assert kept.rules.needs_full is False
+
+
+def test_harmless_plan_changes_nothing(kept: Kept) -> None:
+    """It is a real write, of one chain that is there already, as it is."""
+    plan, before = kept.rules.harmless_plan(), kept.kernel.save()
+    kept.kernel.apply(plan)
+
+    assert [transaction.table for transaction in plan.transactions] == ["nat"]
+    assert plan.rules_written == 1
+    assert kept.kernel.save() == before
+
+
+def test_held_service_keeps_what_it_has_until_it_is_released(kept: Kept) -> None:
+    """It is not set aside: the other Service's change goes on, its own waits."""
+    kept.rules.update(_states(WEB, endpoint_slice(WEB, ["10.244.1.2", "10.244.1.9"])))
+    kept.rules.hold([("default", "web")], kept.kernel.saved())
+    before = kept.kernel.save()
+    kept.write(_states(API, endpoint_slice(API, ["10.244.1.8"])))
+    held = ("10.96.0.10" in before, "10.244.1.9" in kept.kernel.save(), "10.244.1.8" in kept.kernel.save())
+    kept.rules.release([("default", "web"), ("default", "api"), ("default", "unknown")])
+    plan = kept.write({})
+
+    assert held == (True, False, True)
+    assert kept.rules.aside_count == 0
+    assert "10.244.1.9" in kept.kernel.save()
+    assert {name[:9] for name in _chains(plan)} == {"KUBE-SVC-", "KUBE-SEP-"}
+    assert kept.is_in_step()
+
+
+def test_service_set_aside_tells_whether_its_earlier_rules_stay(kept: Kept) -> None:
+    """They do as far as the kernel has them and they still serve; a new Service has none."""
+    kept.rules.update({**_states(WEB, endpoint_slice(WEB, ["10.244.1.2", "10.244.1.9"])), **_states(BIG, _many(1))})
+    for name in ("web", "big"):
+        kept.rules.set_aside(("default", name), kept.kernel.saved())
+
+    assert dict(kept.rules.aside) == {("default", "web"): True, ("default", "big"): False}
+    assert kept.rules.aside_count == 2
+    kept.write({})
+    assert ("10.96.0.10/32" in kept.kernel.save(), "10.96.0.30/32" in kept.kernel.save()) == (True, False)
+
+
+def test_service_that_is_held_already_can_be_set_aside(kept: Kept) -> None:
+    """What it has stays what was found when it was held."""
+    kept.rules.update(_states(WEB, endpoint_slice(WEB, ["10.244.1.2", "10.244.1.9"])))
+    kept.rules.hold([("default", "web")], kept.kernel.saved())
+    kept.rules.set_aside(("default", "web"))
+
+    assert dict(kept.rules.aside) == {("default", "web"): True}
+    assert kept.write({}).transactions == ()
+
+
+def test_service_set_aside_changes_its_mind_and_is_forgotten_when_it_goes(kept: Kept) -> None:
+    """Gone Services are neither set aside nor kept."""
+    kept.rules.set_aside(("default", "web"), kept.kernel.saved())
+    kept.write({("default", "web"): ()})
+
+    assert dict(kept.rules.aside) == {}
+    assert "10.96.0.10/32" not in kept.kernel.save()
+    assert kept.is_in_step()
+
+
+def test_new_options_bring_back_what_was_set_aside(kept: Kept) -> None:
+    """All rules are made anew, so the kernel is asked anew."""
+    kept.rules.set_aside(("default", "web"))
+    kept.write({})
+    kept.rules.set_options(msgspec.structs.replace(OPTIONS, masquerade_all=True))
+    kept.write({})
+
+    assert dict(kept.rules.aside) == {}
+    assert "10.96.0.10/32" in kept.kernel.save()
