@@ -303,6 +303,64 @@ def test_things_that_are_no_chains_say_what_they_are_and_where() -> None:
     ]
 
 
+def test_shared_chains_are_told_as_such_in_the_backend_in_use() -> None:
+    """Those of the kubelet, the firewall chain and the mark; in the other backend the mark is a chain like ours."""
+    names = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-FIREWALL", "KUBE-PROXY-CANARY")
+    kernel = _with(_OURS, *names)
+    used, other = (_fates(kernel, place) for place in (_USED, _OTHER))
+
+    assert {name: used[name] for name in names} == dict.fromkeys(names, (Kind.SHARED, Fate.KEPT))
+    assert {name: other[name] for name in names[:3]} == dict.fromkeys(names[:3], (Kind.SHARED, Fate.KEPT))
+    assert other["KUBE-PROXY-CANARY"] == (Kind.OTHER_BACKEND, Fate.REMOVED)
+
+
+def _reasons(kernel: FakeKernel, place: Place, scope: Scope = Scope.ALL) -> Mapping[tuple[str, str], str]:
+    """By table and chain."""
+    judged = judge_tables(kernel.saved(), place, scope)
+    return {(one.place.split()[2], name): one.why for one in judged for name in one.names}
+
+
+def test_reason_is_that_of_the_thing_and_of_what_becomes_of_it() -> None:
+    """Why a chain goes, why another one stays, and what to do about it."""
+    firewall = "*filter\n:KUBE-FIREWALL - [0:0]\nCOMMIT\n"
+    other = _reasons(FakeKernel(_OURS + firewall), _OTHER)
+    used = _reasons(_with(_OURS, "KUBE-MARK-DROP", "KUBE-KUBELET-CANARY", _XLB, "KUBE-MINE"), _USED)
+
+    assert other["filter", "KUBE-FIREWALL"] == other["nat", _SVC]
+    assert "beside the rules of the backend in use" in other["nat", _SVC]
+    assert "this version" in used["nat", _XLB]
+    assert "there is a kubelet" in used["nat", "KUBE-MARK-DROP"]
+    assert "neither kube-proxy nor kproxy-ipt" in used["nat", "KUBE-MINE"]
+    assert "the kubelet has them too" in used["nat", "KUBE-KUBELET-CANARY"]
+
+
+def test_foreign_rules_beside_ours_are_nothing_to_tell() -> None:
+    """In the backend in use rules of others are everyday; only names like ours are told."""
+    kernel = _with(_OURS, rules=("-A OUTPUT -d 198.51.100.1/32 -j ACCEPT",))
+
+    assert not [one for one in judge_tables(kernel.saved(), _USED, Scope.ALL) if one.kind is Kind.FOREIGN]
+
+
+def test_parts_of_a_tree_of_filter_are_told() -> None:
+    """kube-proxy has no chains of Services there; a look-alike is somebody else's."""
+    kernel = FakeKernel(f"*filter\n:{_SVC} - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-MYOWN - [0:0]\nCOMMIT\n")
+    judged = judge_tables(kernel.saved(), _USED, Scope.ALL)
+
+    assert {(one.kind, one.names) for one in judged} == {
+        (Kind.SHAPE, (_SVC,)),
+        (Kind.SAME_CHAINS, ("KUBE-SERVICES",)),
+        (Kind.FOREIGN, ("KUBE-SVC-MYOWN",)),
+    }
+
+
+def test_chains_of_other_tables_are_nobodys() -> None:
+    """The ipvs mode and older versions have none in mangle."""
+    kernel = FakeKernel(f"*mangle\n:KUBE-LOAD-BALANCER - [0:0]\n:{_XLB} - [0:0]\nCOMMIT\n")
+
+    assert {one.kind for one in judge_tables(kernel.saved(), _USED, Scope.ALL)} == {Kind.FOREIGN}
+    assert plan_takeover(kernel.saved(), _USED, Scope.ALL, staged=True).transactions == ()
+
+
 @pytest.mark.parametrize("scope", list(Scope))
 def test_every_reason_is_a_clause(scope: Scope) -> None:
     """It goes on a sentence: it does not begin with a capital letter, nor end in a full stop."""
