@@ -194,6 +194,23 @@ def test_foreign_rule_of_a_built_in_chain_keeps_the_chain_it_leads_to(sync: Sync
     assert "filter" not in plan.void_tables
 
 
+@pytest.mark.parametrize(
+    ("base", "is_void"),
+    [
+        (":INPUT ACCEPT [0:0]\n", True),
+        (":INPUT DROP [0:0]\n", False),
+        (":INPUT ACCEPT [0:0]\n-A INPUT -i lo -j ACCEPT\n", False),
+        (":INPUT ACCEPT [0:0]\n:MINE - [0:0]\n", False),
+    ],
+)
+def test_table_is_void_only_without_anything_of_others(base: str, *, is_void: bool) -> None:
+    """A policy, a rule or a chain of somebody else keeps a table that came into being with us."""
+    kernel = FakeKernel(f"*filter\n:KUBE-PROXY-CANARY - [0:0]\n{base}COMMIT\n")
+    plans = [plan_cleanup(kernel.saved(), staged=staged) for staged in (True, False)]
+
+    assert [plan.void_tables for plan in plans] == [("filter",) if is_void else (), ()]
+
+
 def test_large_clean_up_is_staged_and_removes_callers_first(sync: Sync) -> None:
     """Thousands of chains go in several transactions, KUBE-MARK-MASQ last since all others may jump to it."""
     kernel = FakeKernel()
