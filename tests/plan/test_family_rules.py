@@ -261,6 +261,14 @@ def test_service_set_aside_tells_whether_its_earlier_rules_stay(kept: Kept) -> N
     assert ("10.96.0.10/32" in kept.kernel.save(), "10.96.0.30/32" in kept.kernel.save()) == (True, False)
 
 
+def test_service_without_rules_can_be_held(kept: Kept) -> None:
+    """There is nothing to keep, and nothing is written."""
+    kept.rules.hold([("default", "big")], kept.kernel.saved())
+
+    assert kept.write({}).transactions == ()
+    assert kept.is_in_step()
+
+
 def test_service_that_is_held_already_can_be_set_aside(kept: Kept) -> None:
     """What it has stays what was found when it was held."""
     kept.rules.update(_states(WEB, endpoint_slice(WEB, ["10.244.1.2", "10.244.1.9"])))
