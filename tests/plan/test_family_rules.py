@@ -11,6 +11,7 @@ from kproxy_ipt.errors import RestoreError
 from kproxy_ipt.objects.model import EndpointSlice
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.plan import Plan
+from kproxy_ipt.rules import shared_chains
 from kproxy_ipt.rules.names import KUBE_SERVICES
 from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.ruleset.edits import DeleteChain, WriteChain
@@ -298,3 +299,26 @@ def test_new_options_bring_back_what_was_set_aside(kept: Kept) -> None:
 
     assert dict(kept.rules.aside) == {}
     assert "10.96.0.10/32" in kept.kernel.save()
+
+
+def test_tree_that_the_kernel_has_stays_one_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the bounds a chain keeps its form: whoever begins learns it from the kernel, once."""
+    monkeypatch.setattr(shared_chains, "TREE_FROM", 40)
+    monkeypatch.setattr(shared_chains, "ROW_BELOW", 20)
+    services = [service(f"s{number}", cluster_ip=f"10.{96 + number % 4}.0.{number + 1}") for number in range(40)]
+    kept = Kept(*services)
+    kept.write(dict.fromkeys(list(_states(*services))[30:], ()))
+    states = {name: found for name, found in _states(*services).items() if kept.rules.states_of(name)}
+    tree, row = Kept(), Kept()
+    for one, kernel in ((tree, kept.kernel), (row, FakeKernel())):
+        one.rules, one.kernel = FamilyRules(), kernel
+        one.rules.set_options(OPTIONS)
+        one.rules.update(states)
+    plan = tree.rules.plan_full(tree.kernel.saved(), staged=True)
+    row.write({})
+
+    assert len(states) == 30
+    assert plan.transactions == ()
+    assert "services at" in tree.kernel.save()
+    assert "services at" not in row.kernel.save()
+    assert row.rules.plan_full(tree.kernel.saved(), staged=True).transactions
