@@ -49,12 +49,10 @@ def standing_rules(
             key = dispatch_key(rule, family, ports_first=place.ports_first)
             shared.setdefault(name, {}).setdefault(place, []).append(SharedLine(key, line))
             found = chains.setdefault(name, {})
-            for chain in _own_chains(actual, jumps_to(line) or "", found) if place.table == "nat" else ():
+            for chain in _own_chains(actual, jumps_to(line) or "", found):
                 owners.setdefault(name, {})[chain] = text
     return {
-        name: Contribution(
-            chains.get(name, {}), owners.get(name, {}), {place: tuple(lines) for place, lines in places.items()}
-        )
+        name: Contribution(chains[name], owners.get(name, {}), {place: tuple(lines) for place, lines in places.items()})
         for name, places in shared.items()
     }
 
