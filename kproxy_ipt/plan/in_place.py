@@ -15,7 +15,7 @@ from kproxy_ipt.plan.wanted import Lines, Wanted
 from kproxy_ipt.ruleset.edits import DeleteChain, Edit, EditChain, WriteChain
 from kproxy_ipt.ruleset.matches import OpaqueMatch
 from kproxy_ipt.ruleset.parse import parse_rule
-from kproxy_ipt.ruleset.scan import SavedTables
+from kproxy_ipt.ruleset.scan import SavedTables, jumps_to
 from kproxy_ipt.ruleset.targets import OpaqueTarget
 
 _MOST_DELETED = 32
@@ -76,9 +76,8 @@ def _shorter(edit: WriteChain, old: Lines) -> WriteChain | EditChain:
 def _is_understood(line: str) -> bool:
     """Whether a rule can be deleted by its text for sure: others may have written what the program reads otherwise."""
     try:
-        _, rule = parse_rule(
-            line
-        )  # what is left out in the text depends on the family, but whether it is known does not
+        # Whatever the family: it decides about what the text leaves out, and not about what is known.
+        _, rule = parse_rule(line, (jumps_to(line) or "",))
     except RulesetError:
         return False
     return not any(isinstance(part, OpaqueMatch | OpaqueTarget) for part in (*rule.matches, rule.target))

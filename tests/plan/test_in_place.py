@@ -12,6 +12,7 @@ from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, scan_save
 
 A, B, C = (f"-A KUBE-SERVICES -d 10.96.0.{number}/32 -j KUBE-SVC-{number * 4}AAAAAAAAAAAAAAA" for number in (1, 2, 3))
 _ODD = "-A KUBE-SERVICES -m limit --limit 3/min -j KUBE-SVC-AAAAAAAAAAAAAAAA"
+_REFUSED = "-A KUBE-SERVICES -d 10.96.0.9/32 -j REJECT --reject-with icmp-port-unreachable"
 _NO_RULE = "-A KUBE-SERVICES foo"
 
 
@@ -36,6 +37,7 @@ def test_rule_that_goes_is_deleted_where_it_stands() -> None:
         ((A, B, C), (A, A)),
         ((A, _ODD, C), (A, C)),  # a match that nobody here understands
         ((A, _NO_RULE, C), (A, C)),
+        ((A, _REFUSED, C), (A, C)),  # a target with options
         ((A, B), (A, B, C)),  # a small chain is as soon written
     ],
 )
