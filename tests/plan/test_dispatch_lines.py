@@ -9,6 +9,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, Dispatch
 from kproxy_ipt.plan.contribution import contribution_of
 from kproxy_ipt.plan.dispatch_lines import DispatchLines, SharedLines
+from kproxy_ipt.rules import shared_chains
 from kproxy_ipt.rules.dispatch_tree import LEAF_RULES, Place
 from kproxy_ipt.rules.names import KUBE_NODEPORTS, KUBE_SERVICES
 from kproxy_ipt.rules.options import rule_options
@@ -199,6 +200,25 @@ def test_places_are_trees_as_configured_or_as_the_kernel_has_them() -> None:
 
     assert found == {(): (False, False), (SERVICES,): (True, True)}
     assert Written(range(3)).lines.branched == frozenset(PLACES.values())
+
+
+def test_rules_are_counted_as_they_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of the same Services make no tree of a row, and rules that go make a row of a tree."""
+    monkeypatch.setattr(shared_chains, "TREE_FROM", 8)
+    monkeypatch.setattr(shared_chains, "ROW_BELOW", 6)
+    written, forms = Written(range(7), Dispatch.AUTO), []
+    for change in (
+        *((number, _lines(number, network="10.97.0.0")) for number in range(7)),
+        (7, _lines(7)),
+        *((number, _lines(number, network="10.98.0.0")) for number in range(7)),
+        *((number, {}) for number in range(2)),
+        (2, {}),
+    ):
+        written.put(*change)
+        written.settle()
+        forms.append(SERVICES in written.lines.branched)
+
+    assert forms == [False] * 7 + [True] * 10 + [False]
 
 
 def test_tree_that_becomes_a_row_leaves_its_parts_to_be_deleted() -> None:

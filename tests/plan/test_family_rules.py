@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config
+from kproxy_ipt.config.model import Config, Dispatch
 from kproxy_ipt.errors import RestoreError
 from kproxy_ipt.objects.model import EndpointSlice
 from kproxy_ipt.plan.family_rules import FamilyRules
@@ -14,7 +14,7 @@ from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.rules import shared_chains
 from kproxy_ipt.rules.names import KUBE_SERVICES
 from kproxy_ipt.rules.options import rule_options
-from kproxy_ipt.ruleset.edits import DeleteChain, WriteChain
+from kproxy_ipt.ruleset.edits import DeleteChain, EnsureChain, WriteChain
 from kproxy_ipt.state.model import MachineFacts, NodeFacts, ServiceState
 from kproxy_ipt.testing.desired import ApiObject, snapshot_of
 from kproxy_ipt.testing.fake_kernel import FakeKernel
@@ -106,6 +106,14 @@ def test_partial_plan_needs_to_know_what_the_kernel_has() -> None:
         rules.plan_partial(staged=True)
 
 
+def test_plan_is_committed_once(kept: Kept) -> None:
+    """Without another one there is nothing that the kernel could have taken."""
+    with pytest.raises(RuntimeError, match="nothing is planned"):
+        kept.rules.commit()
+    with pytest.raises(RuntimeError, match="nothing is planned"):
+        FamilyRules().commit()
+
+
 def test_rules_without_options_are_an_error_of_the_caller() -> None:
     """Nothing is guessed."""
     with pytest.raises(RuntimeError, match="options are not set"):
@@ -160,10 +168,24 @@ def test_refused_change_stays_wanted(kept: Kept) -> None:
 
 def test_counts_follow_partial_syncs(kept: Kept) -> None:
     """Chains and rules are counted as if everything had been written at once."""
+    counts = [(kept.rules.counts(), _counted(kept.kernel))]
     kept.write(_states(BIG, _many(5)))
+    counts.append((kept.rules.counts(), _counted(kept.kernel)))
     kept.write({("default", "web"): (), **_states(API)})
+    counts.append((kept.rules.counts(), _counted(kept.kernel)))
 
+    assert all(told == counted for told, counted in counts)
+    assert counts[0] != counts[1] != counts[2]
     assert Kept(API, BIG, _many(5)).rules.counts() == kept.rules.counts()
+
+
+def _counted(kernel: FakeKernel) -> dict[str, tuple[int, int]]:
+    """Chains of ours and their rules, without the mark of the table and the chain that is shared."""
+    found = {}
+    for table, chains in kernel.saved().tables.items():
+        ours = [chain for chain in chains.values() if chain.policy == "-" and chain.name != "KUBE-PROXY-CANARY"]
+        found[table] = (len(ours), sum(len(chain.lines) for chain in ours))
+    return found
 
 
 def test_service_set_aside_has_no_rules_until_it_changes(kept: Kept) -> None:
@@ -322,3 +344,40 @@ def test_tree_that_the_kernel_has_stays_one_after_a_restart(monkeypatch: pytest.
     assert "services at" in tree.kernel.save()
     assert "services at" not in row.kernel.save()
     assert row.rules.plan_full(tree.kernel.saved(), staged=True).transactions
+
+
+@pytest.mark.parametrize("dispatch", [Dispatch.LINEAR, Dispatch.TREE])
+def test_partial_plans_of_any_form_end_in_step(dispatch: Dispatch) -> None:
+    """A tree stays one: of 64 Services one that changes its address writes a part and the way to it."""
+    services = [service(f"s{number}", cluster_ip=f"10.{96 + number % 4}.0.{number + 1}") for number in range(64)]
+    kept = Kept()
+    kept.rules.set_options(msgspec.structs.replace(OPTIONS, dispatch=dispatch))
+    kept.write(_states(*services))
+    moved = kept.write(_states(service("s7", cluster_ip="10.99.0.77")))
+
+    assert ("services at" in kept.kernel.save()) is (dispatch is Dispatch.TREE)
+    assert moved.rules_written < 40 or dispatch is Dispatch.LINEAR
+    assert kept.rules.counts() == _counted(kept.kernel)
+    assert kept.is_in_step()
+
+
+def test_plans_are_staged_as_they_are_told(kept: Kept) -> None:
+    """Full ones mark new tables, and partial ones are cut, on nf_tables only."""
+    full = [kept.rules.plan_full(FakeKernel().saved(), staged=staged) for staged in (True, False)]
+    assert ["KUBE-PROXY-CANARY" in _ensured(plan) for plan in full] == [True, False]
+
+    kept.rules.update(_states(BIG, _many(9)))
+    bounds: list[tuple[bool, int]] = [(True, 1), (True, 1000), (False, 1)]
+    cut = [len(kept.rules.plan_partial(staged=staged, max_lines=most).transactions) for staged, most in bounds]
+    assert cut[0] > 9
+    assert cut[1:] == [1, 1]
+
+
+def _ensured(plan: Plan) -> set[str]:
+    edits = [edit for transaction in plan.transactions for edit in transaction.edits]
+    return {edit.name for edit in edits if isinstance(edit, EnsureChain)}
+
+
+def test_service_that_was_never_there_can_go(kept: Kept) -> None:
+    """A watch may tell of it."""
+    assert kept.write({("default", "unknown"): ()}).transactions == ()
