@@ -18,7 +18,7 @@ from kproxy_ipt.ruleset.edits import DeleteChain, EnsureChain, WriteChain
 from kproxy_ipt.state.model import MachineFacts, NodeFacts, ServiceState
 from kproxy_ipt.testing.desired import ApiObject, snapshot_of
 from kproxy_ipt.testing.fake_kernel import FakeKernel
-from kproxy_ipt.testing.objects import endpoint_slice, service
+from kproxy_ipt.testing.objects import endpoint_slice, service, service_port, slice_endpoint
 
 OPTIONS = rule_options(Config(), NodeFacts(name="node1"), MachineFacts(), Family.IPV4, endpoint_count=0)
 WEB, API, BIG = service("web"), service("api", cluster_ip="10.96.0.20"), service("big", cluster_ip="10.96.0.30")
@@ -129,10 +129,12 @@ def test_same_options_are_no_news_and_others_need_everything(kept: Kept) -> None
 
 
 def test_large_cluster_has_no_comments_on_endpoints_and_gets_them_back(kept: Kept) -> None:
-    """The bound of 1,000 endpoints is crossed in both directions, and every rule follows."""
+    """The bound of 1,000 endpoints is crossed in both directions, and every rule follows, without a full plan."""
     found = []
     for number in (1000, 10):
-        kept.write(_states(BIG, _many(number)))
+        kept.rules.update(_states(BIG, _many(number)))
+        assert not kept.rules.needs_full
+        kept.write({})
         lines = [line for chain in kept.kernel.saved().tables["nat"].values() for line in chain.lines]
         commented = sum('"default/web"' in line for line in lines)
         found.append((kept.rules.endpoint_count, bool(commented), kept.is_in_step()))
@@ -146,6 +148,7 @@ def test_service_that_goes_while_the_bound_is_crossed_comes_back(kept: Kept) -> 
     kept.write({("default", "api"): (), **_states(API)})
     empty = _states(API)
     kept.write({("default", "api"): (), **_states(BIG, _many(10))})
+    assert "10.96.0.20/32" not in kept.kernel.save()
     kept.write(empty)
 
     assert "10.96.0.20/32" in kept.kernel.save()
@@ -381,3 +384,15 @@ def _ensured(plan: Plan) -> set[str]:
 def test_service_that_was_never_there_can_go(kept: Kept) -> None:
     """A watch may tell of it."""
     assert kept.write({("default", "unknown"): ()}).transactions == ()
+
+
+def test_chains_of_one_service_change_together_in_partial_plans() -> None:
+    """However small the stages are."""
+    web = service("web", service_type="NodePort", internal_policy="Local", ports=[service_port(80, node_port=30080)])
+    one, two = (slice_endpoint(f"10.0.0.{number}", node_name="node1") for number in (1, 2))
+    kept = Kept(web, endpoint_slice(web, [one]))
+    kept.rules.update(_states(web, endpoint_slice(web, [one, two])))
+    plan = kept.rules.plan_partial(staged=True, max_lines=1)
+
+    written = [[edit.name[:9] for edit in one.edits if isinstance(edit, WriteChain)] for one in plan.transactions]
+    assert [sorted(names) for names in written] == [["KUBE-SEP-"], ["KUBE-SVC-", "KUBE-SVL-"]]
