@@ -246,8 +246,7 @@ def _filter_steps(
     before.extend(WriteChain(name, lines) for name, lines in filters.new.items())
     after: list[Edit] = []
     for name, lines in filters.changed.items():
-        saved = actual.chain("filter", name)
-        old = saved.lines if saved else ()
+        old = actual.tables["filter"][name].lines
         needed = frozenset(lines)
         leaving = tuple(line for line in old if line not in needed) if nat_changes and _holds_verdicts(name) else ()
         if leaving:

@@ -73,6 +73,7 @@ def _listed(lines: tuple[str, ...], *, table: str = "nat", chain: str = CHAIN) -
         (range(480), range(512), True),  # the most that are inserted
         (range(479), range(512), False),
         (range(64), range(0), False),  # nothing is left: it is as soon emptied
+        (range(3), range(0), False),
         (range(0), range(64), False),  # nothing was there
         (range(33), range(32, 33), True),  # deleting needs no large chain
         (range(3), range(3), True),  # nothing differs

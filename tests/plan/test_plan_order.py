@@ -193,6 +193,37 @@ def test_changed_rules_of_nat_tree_parts_come_before_dispatch(*, staged: bool) -
     assert [len(one.edits) for one in plan.transactions] == ([1, 1, 2] if staged else [4])
 
 
+def test_changed_chains_of_each_service_are_a_step() -> None:
+    """Those of one Service change together, those of two do not have to."""
+    svl = "KUBE-SVL-AAAAAAAAAAAAAAAA"
+    nat = {name: (f"-A {name} -j RETURN",) for name in (SVC, PART, svl)}
+    owners = {SVC: "default/web", svl: "default/web", PART: "default/api"}
+    wanted = Wanted(family=Family.IPV4, tables={"filter": {}, "nat": nat}, owners=owners)
+    actual = _actual(filter={}, nat=dict.fromkeys(nat, ()))
+    plan = plan_wanted(wanted, actual, staged=True, max_lines=1)
+
+    assert [[name for _, _, name in _done(Plan(transactions=(one,)))] for one in plan.transactions] == [
+        [SVC, svl],
+        [PART],
+    ]
+
+
+def test_stale_chains_go_before_those_that_they_jump_to() -> None:
+    """However they are listed; nothing of the other table comes in between."""
+    nat = {OLD_SEP: (), SEP: (), SVC: (f"-A {SVC} -j {OLD_SEP}", f"-A {SVC} -j {SEP}")}
+    part = "KUBE-SVC-DDDDDDDDDDDDDDDD"
+    filters = {PART: (), part: (f"-A {part} -j {PART}",), "KUBE-FORWARD": ()}
+    plan = plan_wanted(
+        _wanted(filter={"KUBE-FORWARD": ("-A KUBE-FORWARD -j ACCEPT",)}), _actual(filter=filters, nat={}), staged=True
+    )
+    done = _done(plan_wanted(_wanted(), _actual(filter={}, nat=nat), staged=True))
+
+    assert done[0] == ("nat", "Delete", SVC)
+    assert {name for _, _, name in done[1:]} == {SEP, OLD_SEP}
+    assert [name for _, _, name in _done(plan)] == ["KUBE-FORWARD", part, PART]
+    assert [one.table for one in plan.transactions] == ["filter"]
+
+
 def test_shared_chain_is_made_only_where_it_is_missing() -> None:
     """KUBE-FIREWALL without a rule of ours is never written, so that nobody's rules go."""
     wanted = Wanted(
