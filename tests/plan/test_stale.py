@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproxy_ipt.plan.stale import deletion_order
+from kproxy_ipt.plan.stale import deletion_order, kept_for_others
 from kproxy_ipt.ruleset.scan import SavedChain, SavedTables
 
 _NAMES = tuple("ABCDEFGH")
@@ -33,3 +33,18 @@ def test_circles_and_unknown_chains_end() -> None:
     found = deletion_order(_tables({"A": ["B"], "B": ["A", "X"]}), "nat", ["A", "B", "C"])
 
     assert sorted(found) == ["A", "B", "C"]
+
+
+def test_each_chain_that_others_lead_to_is_kept_with_one_that_does() -> None:
+    """Through chains that should go as well, from chains of others alone; in a table that is not there, none."""
+    tables = _tables({"MINE": ["A"], "KUBE-SERVICES": ["C"], "A": ["B"], "B": [], "C": ["D"], "D": []})
+
+    assert kept_for_others(tables, "nat", ["A", "B", "C", "D"]) == {"A": "MINE", "B": "A"}
+    assert kept_for_others(tables, "nat", ["C"], counts_not=lambda _table, _chain: False) == {"C": "KUBE-SERVICES"}
+    assert kept_for_others(tables, "filter", ["A"]) == {}
+    assert kept_for_others(tables, "nat", []) == {}
+
+
+def test_table_that_is_not_there_has_an_order_too() -> None:
+    """Nothing leads anywhere in it."""
+    assert deletion_order(SavedTables({}), "nat", ["A", "B"]) == ["A", "B"]
