@@ -261,8 +261,10 @@ def _filter_steps(
 def _missing_guards(wanted: Wanted, actual: SavedTables) -> Iterator[Edit]:
     """KUBE-FIREWALL is the kubelet's as well: what is missing of ours goes to the top, what others put there stays."""
     saved = actual.chain("filter", KUBE_FIREWALL)
-    for line in wanted.tables["filter"].get(KUBE_FIREWALL, ()) if saved else ():
-        if saved and not holds_rule(saved.lines, line, wanted.family):
+    if saved is None:
+        return
+    for line in wanted.tables["filter"].get(KUBE_FIREWALL, ()):
+        if not holds_rule(saved.lines, line, wanted.family):
             yield InsertRule(KUBE_FIREWALL, parse_rule(line, family=wanted.family)[1])
 
 
