@@ -16,10 +16,9 @@ from kproxy_ipt.ruleset.scan import SavedTables, jumps_to
 
 
 def _read(line: str, family: Family) -> Rule | None:
-    """The rule of a line; all chains that we jump to have names of this form, and no target extension has."""
-    target = jumps_to(line) or ""
+    """The rule of a line; no chain that we jump to has the name of a target extension, so none has to be named."""
     try:
-        return parse_rule(line, (target,) if target.startswith("KUBE-") else (), family=family)[1]
+        return parse_rule(line, family=family)[1]
     except RulesetError:
         return None
 

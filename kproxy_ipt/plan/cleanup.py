@@ -28,7 +28,7 @@ from kproxy_ipt.rules.names import (
 from kproxy_ipt.ruleset.edits import DeleteChain, DeleteRule, Edit
 from kproxy_ipt.ruleset.parse import parse_rule
 from kproxy_ipt.ruleset.render import render_rule
-from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, jumps_to
+from kproxy_ipt.ruleset.scan import SavedTables, jumps_to
 
 _KUBELET_CHAINS = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT")
 _BASE_COMMENTS = ('--comment "kubernetes ', '--comment "kube-proxy ')
@@ -95,7 +95,7 @@ def table_removal(actual: SavedTables, table: str, goes: OfChain, *, counts_not:
     jumps = tuple(_jumps_into(actual, table, leaving))
     gone = _texts(jumps)
     remaining = {
-        name: SavedChain(name, chain.policy, tuple(line for line in chain.lines if (name, line) not in gone))
+        name: msgspec.structs.replace(chain, lines=tuple(line for line in chain.lines if (name, line) not in gone))
         for name, chain in actual.tables[table].items()
     }
     kept = kept_for_others(SavedTables({table: remaining}), table, leaving, counts_not=counts_not)
@@ -144,7 +144,7 @@ def _jumps_into(actual: SavedTables, table: str, leaving: list[str]) -> Iterator
         for line in chain.lines if chain.policy != "-" else ():
             target = jumps_to(line)
             if target in leaving and ((chain.name, line) in known or _is_base_jump(line)):
-                yield DeleteRule(chain.name, parse_rule(line, leaving)[1])
+                yield DeleteRule(chain.name, parse_rule(line)[1])
 
 
 def _is_base_jump(line: str) -> bool:

@@ -65,8 +65,7 @@ class _Shared:
         )
 
     def _moved(self, line: str, chain_name: str) -> str:
-        first = self.place.chain
-        return line if chain_name == first else f"-A {chain_name}{line[3 + len(first) :]}"
+        return f"-A {chain_name}{line[3 + len(self.place.chain) :]}"
 
     def touched_in_order(self) -> Iterator[str]:
         """The touched chains, each after those that it leads to; those that are gone first."""

@@ -204,8 +204,7 @@ class FamilyRules:
 
     def _with_end(self, place: SharedChain, lines: Lines) -> Lines:
         """What Services have in a shared chain, and what ends it."""
-        end = self.fixed.tables[place[0]].get(place[1], ())
-        return (*lines, *end) if end else lines
+        return (*lines, *self.fixed.tables[place[0]].get(place[1], ()))
 
     def _ordered(self) -> Iterator[Contribution]:
         return (self._contributions[name] for name in self._order if name in self._contributions)
@@ -269,17 +268,23 @@ class FamilyRules:
             actual[place[0]][place[1]] = SavedChain(place[1], "-", lines)
 
     def commit(self) -> None:
-        """The kernel took the last plan: what is wanted is what it has."""
-        if self._planned is not None and self._is_full:
+        """
+        The kernel took the last plan: what is wanted is what it has.
+
+        Raises:
+            RuntimeError: There is no plan, or it was committed already.
+        """
+        if self._planned is None:
+            raise RuntimeError("nothing is planned")
+        if self._is_full:
             self._applied = {table: dict(chains) for table, chains in self._planned.tables.items()}
             self._applied_rules = {table: sum(map(len, chains.values())) for table, chains in self._applied.items()}
             self._applied_chains = {name: tuple(one.chains) for name, one in self._contributions.items()}
         else:
             for name in self._touched:
                 self._commit_service(name)
-            planned = self._planned.tables if self._planned is not None else {}
             for place in self.dispatch.touched():
-                self._set_applied(place, planned.get(place[0], {}).get(place[1]))
+                self._set_applied(place, self._planned.tables[place[0]].get(place[1]))
         self._planned = None
         self._touched.clear()
         self.dispatch.commit()

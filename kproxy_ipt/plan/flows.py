@@ -81,7 +81,7 @@ def _entry(line: str, family: Family) -> Entry | None:
     if " --dport " not in line or not is_service_chain("nat", chain):
         return None
     try:
-        where, rule = parse_rule(line, frozenset({chain}), family=family)
+        where, rule = parse_rule(line)  # the family does not matter: only destination, port and target are asked
     except RulesetError:
         return None
     port = _only_port(rule)

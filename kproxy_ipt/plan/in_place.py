@@ -9,7 +9,6 @@ it takes 160 ms; deleting one of 10,000 rules takes 220 ms where writing them al
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import RulesetError
 from kproxy_ipt.plan.stages import Step
 from kproxy_ipt.plan.wanted import Lines, Wanted
@@ -44,7 +43,7 @@ def in_place(steps: Iterable[Step], actual: SavedTables, wanted: Wanted) -> Iter
         for edit in step.edits:
             if isinstance(edit, WriteChain):
                 old = _lines(now, actual, step.table, edit.name) if edit.name not in wanted.owners else ()
-                edits.append(_shorter(edit, old, wanted.family))
+                edits.append(_shorter(edit, old))
                 now[step.table, edit.name] = edit.rules
             else:
                 edits.append(edit)
@@ -60,7 +59,7 @@ def _lines(now: Mapping[tuple[str, str], Lines], actual: SavedTables, table: str
     return saved.lines if saved else ()
 
 
-def _shorter(edit: WriteChain, old: Lines, family: Family) -> WriteChain | EditChain:
+def _shorter(edit: WriteChain, old: Lines) -> WriteChain | EditChain:
     if not old or not edit.rules:
         return edit
     before, after = frozenset(old), frozenset(edit.rules)
@@ -69,15 +68,16 @@ def _shorter(edit: WriteChain, old: Lines, family: Family) -> WriteChain | EditC
     is_cheap = len(edit.rules) >= _LARGE and (len(deleted) + len(inserted)) * _SMALL_PART <= len(edit.rules)
     if len(deleted) > _MOST_DELETED or len(inserted) > _MOST_DELETED or (inserted and not is_cheap):
         return edit
-    if not _same_order(old, edit.rules, before, after) or not all(_is_understood(line, family) for line in deleted):
+    if not _same_order(old, edit.rules, before, after) or not all(map(_is_understood, deleted)):
         return edit
     return EditChain(edit.name, deleted, inserted)
 
 
-def _is_understood(line: str, family: Family) -> bool:
+def _is_understood(line: str) -> bool:
     """Whether a rule can be deleted by its text for sure: others may have written what the program reads otherwise."""
     try:
-        _, rule = parse_rule(line, (jumps_to(line) or "",), family=family)
+        # Whatever the family: it decides about what the text leaves out, and not about what is known.
+        _, rule = parse_rule(line, (jumps_to(line) or "",))
     except RulesetError:
         return False
     return not any(isinstance(part, OpaqueMatch | OpaqueTarget) for part in (*rule.matches, rule.target))

@@ -41,7 +41,7 @@ def standing_rules(
     chains: dict[ServiceName, dict[str, Lines]] = {}
     owners: dict[ServiceName, dict[str, str]] = {}
     for place in PLACES.values():
-        for line, rule in _row(actual, place, place.chain, family):
+        for line, rule in _row(actual, place, place.chain):
             text = _comment(rule).partition(" ")[0]
             name = _service_of(text)
             if name not in names:
@@ -49,12 +49,10 @@ def standing_rules(
             key = dispatch_key(rule, family, ports_first=place.ports_first)
             shared.setdefault(name, {}).setdefault(place, []).append(SharedLine(key, line))
             found = chains.setdefault(name, {})
-            for chain in _own_chains(actual, jumps_to(line) or "", found) if place.table == "nat" else ():
+            for chain in _own_chains(actual, jumps_to(line) or "", found):
                 owners.setdefault(name, {})[chain] = text
     return {
-        name: Contribution(
-            chains.get(name, {}), owners.get(name, {}), {place: tuple(lines) for place, lines in places.items()}
-        )
+        name: Contribution(chains[name], owners.get(name, {}), {place: tuple(lines) for place, lines in places.items()})
         for name, places in shared.items()
     }
 
@@ -63,7 +61,7 @@ def stands(wanted: Contribution, standing: Contribution, family: Family) -> bool
     """Whether all of *wanted* is in force: chains that nothing leads to are not, though the kernel took them."""
     for name, lines in wanted.chains.items():
         saved = standing.chains.get(name)
-        if saved is None or (saved != lines and not same_rules(lines, saved, family)):
+        if saved is None or not same_rules(lines, saved, family):
             return False
     for place, shared in wanted.shared.items():
         texts = tuple(line.text for line in standing.shared.get(place, ()))
@@ -91,17 +89,17 @@ def still_serving(standing: Contribution, wanted: Contribution) -> Contribution:
     return Contribution(standing.chains, standing.owners, shared)
 
 
-def _row(actual: SavedTables, place: Place, chain: str, family: Family) -> Iterator[tuple[str, Rule]]:
+def _row(actual: SavedTables, place: Place, chain: str) -> Iterator[tuple[str, Rule]]:
     """The rules of a shared chain, those of its parts in their places, each as a line of the first chain."""
     saved = actual.chain(place.table, chain)
     for line in saved.lines if saved else ():
         try:
-            rule = parse_rule(line, actual.tables[place.table], family=family)[1]
+            rule = parse_rule(line)[1]  # the family does not matter: only comment, destination and port are asked
         except RulesetError:
             continue  # nobody's of ours
         part = jumps_to(line) or ""
         if _comment(rule).startswith(BRANCH_COMMENT) and is_changing_chain(place.table, part):
-            yield from _row(actual, place, part, family)
+            yield from _row(actual, place, part)
         else:
             yield f"-A {place.chain}{line[3 + len(chain) :]}", rule
 

@@ -246,8 +246,7 @@ def _filter_steps(
     before.extend(WriteChain(name, lines) for name, lines in filters.new.items())
     after: list[Edit] = []
     for name, lines in filters.changed.items():
-        saved = actual.chain("filter", name)
-        old = saved.lines if saved else ()
+        old = actual.tables["filter"][name].lines
         needed = frozenset(lines)
         leaving = tuple(line for line in old if line not in needed) if nat_changes and _holds_verdicts(name) else ()
         if leaving:
@@ -262,8 +261,10 @@ def _filter_steps(
 def _missing_guards(wanted: Wanted, actual: SavedTables) -> Iterator[Edit]:
     """KUBE-FIREWALL is the kubelet's as well: what is missing of ours goes to the top, what others put there stays."""
     saved = actual.chain("filter", KUBE_FIREWALL)
-    for line in wanted.tables["filter"].get(KUBE_FIREWALL, ()) if saved else ():
-        if saved and not holds_rule(saved.lines, line, wanted.family):
+    if saved is None:
+        return
+    for line in wanted.tables["filter"].get(KUBE_FIREWALL, ()):
+        if not holds_rule(saved.lines, line, wanted.family):
             yield InsertRule(KUBE_FIREWALL, parse_rule(line, family=wanted.family)[1])
 
 

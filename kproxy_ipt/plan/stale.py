@@ -14,7 +14,7 @@ def deletion_order(actual: SavedTables, table: str, names: Iterable[str]) -> lis
     for first in reversed(wanted):
         path = [(first, _targets(chains, first, wanted))]
         started = {first}
-        while path and first not in done:
+        while path:
             name, targets = path[-1]
             target = next((one for one in targets if one not in done and one not in started), None)
             if target is None:

@@ -33,7 +33,6 @@ class Search:
         self._group = tuple(suspects)
         self._is_bad = True
         self._others: tuple[ServiceName, ...] = ()
-        self._has_begun = False
 
     @property
     def untold(self) -> tuple[ServiceName, ...]:
@@ -42,10 +41,7 @@ class Search:
 
     def taken(self) -> None:
         """The kernel took the trial."""
-        if not self._has_begun:
-            self._has_begun = True
-        else:
-            self._group = self._group[len(self.trial) :]
+        self._group = self._group[len(self.trial) :]
         self._choose()
 
     def refused(self, name: ServiceName | None = None) -> bool:

@@ -128,7 +128,7 @@ def plan_takeover(actual: SavedTables, place: Place, scope: Scope, *, staged: bo
         scope: How much goes.
         staged: As for `plan_cleanup`.
     """
-    return plan_removal(actual, _goes(actual, place, scope), staged=staged, counts_not=_counts_not(place))
+    return plan_removal(actual, _goes(actual, place, scope), staged=staged, counts_not=_none)
 
 
 def judge_tables(actual: SavedTables, place: Place, scope: Scope) -> tuple[Leftover, ...]:
@@ -136,7 +136,7 @@ def judge_tables(actual: SavedTables, place: Place, scope: Scope) -> tuple[Lefto
     found: dict[tuple[str, Kind, Fate, str], list[str]] = {}
     goes = _goes(actual, place, scope)
     for table, chains in actual.tables.items():
-        removal = table_removal(actual, table, goes, counts_not=_counts_not(place))
+        removal = table_removal(actual, table, goes, counts_not=_none)
         shaped, deleted = set(_shaped(table, chains.values())), set(removal.deleted)
         for name in chains:
             kind = _kind(table, name, place, in_shape=name in shaped)
@@ -255,12 +255,8 @@ def _goes(actual: SavedTables, place: Place, scope: Scope) -> OfChain:
     return goes
 
 
-def _counts_not(place: Place) -> OfChain:
-    """In the store that is in use our own chains stand, so what they jump to stays; in the other one they go."""
-    return _none if place.is_used else is_own_chain
-
-
 def _none(_table: str, _chain: str) -> bool:
+    """Our own chains count as any other: where they stand, what they jump to stays; in the other store they go too."""
     return False
 
 
@@ -307,8 +303,7 @@ def _shaped(table: str, chains: Iterable[SavedChain]) -> Iterator[str]:
 
 def _chooses_a_group(chain: str, line: str, target: str) -> bool:
     """In kube-proxy's shape such a chain leads to endpoints alone; in a tree the rules that it has match an address."""
-    is_balancing = chain.startswith(_BALANCING) and target.startswith(_BALANCING)
-    return is_balancing and " -d " not in line and " --dport " not in line
+    return chain.startswith(_BALANCING) and target.startswith(_BALANCING) and " -d " not in line
 
 
 def _foreign_rules(actual: SavedTables, place: Place) -> Iterator[Leftover]:
@@ -317,7 +312,7 @@ def _foreign_rules(actual: SavedTables, place: Place) -> Iterator[Leftover]:
         names = [
             chain.name
             for chain in chains.values()
-            if any(not _is_about_us(table, chain.name, jumps_to(line) or "") for line in chain.lines)
+            if any(not _is_about_us(chain.name, jumps_to(line) or "") for line in chain.lines)
         ]
         if names:
             yield Leftover(
@@ -329,5 +324,5 @@ def _foreign_rules(actual: SavedTables, place: Place) -> Iterator[Leftover]:
             )
 
 
-def _is_about_us(table: str, chain: str, target: str) -> bool:
-    return any(name.startswith("KUBE-") or is_own_chain(table, name) for name in (chain, target))
+def _is_about_us(chain: str, target: str) -> bool:
+    return chain.startswith("KUBE-") or target.startswith("KUBE-")

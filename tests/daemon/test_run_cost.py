@@ -18,6 +18,7 @@ from kproxy_ipt.objects.events import Event, Gone, Kind, Listed, Put
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.options import rule_options
+from kproxy_ipt.ruleset.scan import SavedTables
 from kproxy_ipt.state.flow_memory import FlowMemory
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
 from kproxy_ipt.testing.api_server import ApiServer
@@ -95,6 +96,10 @@ class _Follower:
         tracker = self.inputs.trackers[_V4]
         pending = tracker.pending()
         self.rules.update(pending.changes)
+        if self.rules.needs_full:
+            self.rules.plan_full(SavedTables({}), staged=True)
+        else:
+            self.rules.plan_partial(staged=True)
         self.rules.commit()
         self.flows.update(pending.changes)
         self.flows.reconciled(self.flows.pending())

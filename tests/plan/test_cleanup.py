@@ -8,6 +8,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.plan.cleanup import plan_cleanup
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.rules.build import Desired
+from kproxy_ipt.ruleset.edits import DeleteChain, DeleteRule
 from kproxy_ipt.testing.desired import ApiObject, desired_for
 from kproxy_ipt.testing.fake_kernel import FakeKernel
 from kproxy_ipt.testing.objects import endpoint_slice, service, service_port
@@ -194,6 +195,23 @@ def test_foreign_rule_of_a_built_in_chain_keeps_the_chain_it_leads_to(sync: Sync
     assert "filter" not in plan.void_tables
 
 
+@pytest.mark.parametrize(
+    ("base", "is_void"),
+    [
+        (":INPUT ACCEPT [0:0]\n", True),
+        (":INPUT DROP [0:0]\n", False),
+        (":INPUT ACCEPT [0:0]\n-A INPUT -i lo -j ACCEPT\n", False),
+        (":INPUT ACCEPT [0:0]\n:MINE - [0:0]\n", False),
+    ],
+)
+def test_table_is_void_only_without_anything_of_others(base: str, *, is_void: bool) -> None:
+    """A policy, a rule or a chain of somebody else keeps a table that came into being with us."""
+    kernel = FakeKernel(f"*filter\n:KUBE-PROXY-CANARY - [0:0]\n{base}COMMIT\n")
+    plans = [plan_cleanup(kernel.saved(), staged=staged) for staged in (True, False)]
+
+    assert [plan.void_tables for plan in plans] == [("filter",) if is_void else (), ()]
+
+
 def test_large_clean_up_is_staged_and_removes_callers_first(sync: Sync) -> None:
     """Thousands of chains go in several transactions, KUBE-MARK-MASQ last since all others may jump to it."""
     kernel = FakeKernel()
@@ -229,3 +247,30 @@ def test_clean_up_that_fails_midway_is_finished_by_the_next(sync: Sync) -> None:
     kernel.apply(plan)
 
     assert kernel.save() == FOREIGN
+
+
+def test_packets_are_kept_away_before_chains_of_services_go() -> None:
+    """Jumps and fixed chains are the first to go, at one moment, however chains are listed; the mark chain is last."""
+    own = "KUBE-SVC-AAAAAAAAAAAAAAAA"
+    kernel = FakeKernel(
+        "*nat\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-PROXY-CANARY - [0:0]\n"
+        f":{own} - [0:0]\n:KUBE-POSTROUTING - [0:0]\n:KUBE-SERVICES - [0:0]\n"
+        f"-A {own} -j KUBE-MARK-MASQ\n"
+        '-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES\nCOMMIT\n'
+    )
+    [transaction] = plan_cleanup(kernel.saved(), staged=True).transactions
+    jump, *deleted = transaction.edits
+
+    assert isinstance(jump, DeleteRule)
+    names = [edit.name for edit in deleted if isinstance(edit, DeleteChain)]
+    assert set(names[:2]) == {"KUBE-SERVICES", "KUBE-POSTROUTING"}
+    assert names.index(own) < names.index("KUBE-MARK-MASQ")
+    assert len(names) == 5
+
+
+def test_mark_goes_from_any_table() -> None:
+    """Older versions of kube-proxy put it into tables in which they had nothing else."""
+    kernel = FakeKernel("*raw\n:KUBE-PROXY-CANARY - [0:0]\n:MINE - [0:0]\nCOMMIT\n")
+    kernel.apply(plan_cleanup(kernel.saved(), staged=False))
+
+    assert list(kernel.saved().tables["raw"]) == ["PREROUTING", "OUTPUT", "MINE"]

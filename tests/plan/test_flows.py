@@ -3,13 +3,15 @@
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Config, IptablesConfig
+from kproxy_ipt.config.model import Config, ExternalIPs, IptablesConfig
 from kproxy_ipt.objects.model import EndpointSlice, Objects, Service
 from kproxy_ipt.plan.flows import entry_options, former_entries, leaving_lines
-from kproxy_ipt.plan.plan import plan_sync
+from kproxy_ipt.plan.plan import Plan, plan_sync
 from kproxy_ipt.rules.build import Desired, build_ruleset
 from kproxy_ipt.rules.options import rule_options
-from kproxy_ipt.state.flows import Entry
+from kproxy_ipt.ruleset.edits import DeleteChain, Edit, EditChain, Transaction, WriteChain
+from kproxy_ipt.ruleset.scan import scan_save
+from kproxy_ipt.state.flows import Entry, EntryOptions
 from kproxy_ipt.state.model import MachineFacts, NodeFacts
 from kproxy_ipt.state.snapshot import take_snapshot
 from kproxy_ipt.testing.fake_kernel import FakeKernel
@@ -74,6 +76,11 @@ def test_a_plan_that_changes_nothing_removes_no_line(family: Family, web: tuple[
         "-A KUBE-SERVICES -p udp -m udp --dport 53 -j KUBE-SVC-AAAAAAAAAAAAAAAA",
         "-A PREROUTING -d 192.0.2.10/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.0.0.1:53",
         "-A KUBE-SERVICES --dport -j KUBE-SVC-AAAAAAAAAAAAAAAA",
+        "-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp ! --dport 53 -j KUBE-SVC-AAAAAAAAAAAAAAAA",
+        "-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --sport 53 -j KUBE-SVC-AAAAAAAAAAAAAAAA",
+        "-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53",
+        "-A KUBE-SERVICES -d 127.0.0.0/8 -p udp -m udp --dport 53 -j KUBE-SVC-AAAAAAAAAAAAAAAA",
+        "-A KUBE-NODEPORTS -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-AAAAAAAAAAAAAAAA",
     ],
 )
 def test_lines_that_lead_no_single_address_to_a_service_tell_nothing(line: str) -> None:
@@ -121,3 +128,62 @@ def test_addresses_that_answer_node_ports_follow_the_options(
     options = entry_options(rule_options(config, NODE, machine, Family.IPV4, endpoint_count=0), INTERFACES)
 
     assert frozenset(expected) == options.node_addresses
+
+
+def test_ranges_of_one_family_are_no_hosts_of_the_other() -> None:
+    """A prefix of 32 bits is a single address of IPv4 and a large network of IPv6; ::1 is IPv6's loopback."""
+    line = "-A {} -d {} -p udp -m udp --dport 53 -j KUBE-SVC-AAAAAAAAAAAAAAAA"
+
+    assert former_entries([line.format("KUBE-SERVICES", "2001:db8::/32")], Family.IPV6) == frozenset()
+    assert former_entries([line.format("KUBE-SERVICES", "2001:db8::1/128")], Family.IPV6) == {
+        Entry("2001:db8::1", 53, "udp")
+    }
+    assert former_entries([line.format("KUBE-NODEPORTS", "::1/128")], Family.IPV6) == {Entry("", 53, "udp")}
+
+
+_CHAIN, _OTHER_CHAIN = "KUBE-SVC-AAAAAAAAAAAAAAAA", "KUBE-SVC-BBBBBBBBBBBBBBBB"
+_LISTED = scan_save(
+    f"*nat\n:{_CHAIN} - [0:0]\n:{_OTHER_CHAIN} - [0:0]\n"
+    f"-A {_CHAIN} -j ONE\n-A {_CHAIN} -j TWO\n-A {_CHAIN} -j THREE\n-A {_OTHER_CHAIN} -j FOUR\nCOMMIT\n"
+    f"*filter\n:{_CHAIN} - [0:0]\n-A {_CHAIN} -j DROP\nCOMMIT\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("edits", "leaving"),
+    [
+        ([WriteChain(_CHAIN, (f"-A {_CHAIN} -j TWO", f"-A {_CHAIN} -j NEW"))], ["ONE", "THREE"]),
+        ([WriteChain(_CHAIN, ())], ["ONE", "TWO", "THREE"]),
+        ([WriteChain("KUBE-SVC-CCCCCCCCCCCCCCCC", ())], []),
+        ([EditChain(_CHAIN, (f"-A {_CHAIN} -j TWO",), ((1, f"-A {_CHAIN} -j NEW"),))], ["TWO"]),
+        ([DeleteChain(_OTHER_CHAIN), WriteChain(_CHAIN, (f"-A {_CHAIN} -j ONE",))], ["FOUR", "TWO", "THREE"]),
+    ],
+    ids=["written anew", "emptied", "new", "edited", "deleted"],
+)
+def test_leaving_lines_are_those_that_the_edits_take_out(edits: list[Edit], leaving: list[str]) -> None:
+    """Of chains that are written, edited or deleted, in the order of the plan; what is written again stays."""
+    plan = Plan(transactions=(Transaction("nat", tuple(edits)),))
+
+    assert [line.rpartition(" ")[2] for line in leaving_lines(plan, _LISTED)] == leaving
+
+
+def test_lines_of_the_table_filter_lead_no_flow() -> None:
+    """A plan for filter takes out nothing, though nat has a chain of the same name."""
+    assert leaving_lines(Plan(transactions=(Transaction("filter", (DeleteChain(_CHAIN),)),)), _LISTED) == ()
+
+
+@pytest.mark.parametrize("localhost", [True, False])
+def test_entry_options_are_those_of_the_rules(*, localhost: bool) -> None:
+    """Whether loopback answers, which external IPs are translated, and only addresses of the family."""
+    permitted = ExternalIPs(ranges=("198.51.100.0/24",))
+    config = Config(external_ip_ranges=permitted.ranges, iptables=IptablesConfig(localhost_node_ports=localhost))
+    options = [
+        entry_options(rule_options(config, NODE, MachineFacts(), family, endpoint_count=0), INTERFACES)
+        for family in Family
+    ]
+
+    addresses = frozenset({"192.0.2.10", *(["127.0.0.1"] if localhost else [])})
+    assert options == [
+        EntryOptions(node_addresses=addresses, localhost=localhost, external_ips=permitted),
+        EntryOptions(node_addresses=frozenset({"2001:db8::10"}), localhost=False, external_ips=permitted),
+    ]

@@ -10,12 +10,14 @@ from kproxy_ipt.objects.model import EndpointSlice, Service
 from kproxy_ipt.plan.takeover import (
     Fate,
     Kind,
+    Leftover,
     Place,
     Scope,
     judge_interface,
     judge_nftables,
     judge_sets,
     judge_tables,
+    judge_virtual_services,
     plan_takeover,
     rules_stand,
     sets_in_use,
@@ -140,6 +142,14 @@ def test_other_backend_is_emptied_of_ours_and_keeps_the_rest(scope: Scope) -> No
     ]
 
 
+@pytest.mark.parametrize("staged", [True, False])
+def test_table_that_came_into_being_with_ours_goes_from_the_other_backend(*, staged: bool) -> None:
+    """On nf_tables, where the mark says so; in the legacy backend tables cannot be removed."""
+    plan = plan_takeover(_with(_OURS, "KUBE-PROXY-CANARY").saved(), _OTHER, Scope.START, staged=staged)
+
+    assert plan.void_tables == (("nat",) if staged else ())
+
+
 def test_chain_that_somebody_else_uses_stays_in_the_other_backend() -> None:
     """A host port rule that jumps to KUBE-MARK-MASQ keeps it; the row says who."""
     kernel = _with(_OURS, "CNI-HOSTPORT-SETMARK", rules=("-A CNI-HOSTPORT-SETMARK -j KUBE-MARK-MASQ",))
@@ -154,8 +164,8 @@ def test_foreign_rules_in_the_other_backend_are_told() -> None:
     kernel = FakeKernel(_IPVS)
     judged = judge_tables(kernel.saved(), _OTHER, Scope.ALL)
 
-    foreign = [(one.place, one.names) for one in judged if one.kind is Kind.FOREIGN]
-    assert foreign == [("legacy ipv4 filter", ("INPUT",))]
+    foreign = [(one.place, one.names, one.fate) for one in judged if one.kind is Kind.FOREIGN]
+    assert foreign == [("legacy ipv4 filter", ("INPUT",), Fate.KEPT)]
 
 
 def test_nothing_goes_while_our_rules_do_not_stand() -> None:
@@ -172,8 +182,10 @@ def test_nothing_goes_while_our_rules_do_not_stand() -> None:
 def test_chains_of_the_ipvs_mode_stay_as_long_as_its_dispatch_leads_there() -> None:
     """A plan for the backend in use takes no chain from under KUBE-SERVICES."""
     fates = _fates(FakeKernel(_IPVS), _USED)
+    plan = plan_takeover(FakeKernel(_IPVS).saved(), _USED, Scope.ALL, staged=True)
 
     assert fates["KUBE-LOAD-BALANCER"] == fates["KUBE-NODE-PORT"] == (Kind.IPVS, Fate.KEPT)
+    assert {transaction.table for transaction in plan.transactions} == {"filter"}
 
 
 def test_chains_of_the_ipvs_mode_go_once_a_sync_has_rewritten_the_dispatch() -> None:
@@ -258,11 +270,108 @@ def test_sets_of_deleted_chains_are_free() -> None:
 )
 def test_only_a_dummy_interface_is_that_of_the_ipvs_mode(link_kind: str, scope: Scope, fate: Fate) -> None:
     """An interface of that name and another kind was made by somebody else."""
-    assert judge_interface("kube-ipvs0", link_kind, scope).fate is fate
+    judged = judge_interface("kube-ipvs0", link_kind, scope)
+
+    assert judged.fate is fate
+    assert ("no dummy interface" in judged.why) is (link_kind != "dummy")
+    assert link_kind == "dummy" or f"but {link_kind or 'a device'}," in judged.why
 
 
 def test_tables_of_the_nftables_mode_go_in_both_scopes() -> None:
     """kube-proxy removes them at each start in iptables mode."""
-    fates = [judge_nftables(Family.IPV6, "kube-proxy", scope).fate for scope in Scope]
+    judged = [judge_nftables(Family.IPV6, "kube-proxy", scope) for scope in Scope]
 
-    assert fates == [Fate.KEPT, Fate.REMOVED, Fate.REMOVED]
+    assert [one.fate for one in judged] == [Fate.KEPT, Fate.REMOVED, Fate.REMOVED]
+    assert ["`sync --once`" in one.why for one in judged] == [True, False, False]
+
+
+def test_things_that_are_no_chains_say_what_they_are_and_where() -> None:
+    """Sets, the interface, virtual services and tables of the nftables mode, each in a row of its own."""
+    judged = [
+        *judge_sets(("KUBE-CLUSTER-IP",), frozenset(), Scope.START),
+        judge_interface("kube-ipvs0", "dummy", Scope.ALL),
+        judge_virtual_services(7),
+        *(judge_nftables(family, "kube-proxy", Scope.ALL) for family in Family),
+    ]
+
+    assert [(one.kind, one.place, one.names, one.fate) for one in judged] == [
+        (Kind.IPVS, "ipset", ("KUBE-CLUSTER-IP",), Fate.KEPT),
+        (Kind.IPVS, "link", ("kube-ipvs0",), Fate.REMOVED),
+        (Kind.IPVS, "ipvs", ("7 virtual services",), Fate.KEPT),
+        (Kind.NFTABLES, "nf_tables ip", ("kube-proxy",), Fate.REMOVED),
+        (Kind.NFTABLES, "nf_tables ip6", ("kube-proxy",), Fate.REMOVED),
+    ]
+
+
+def test_shared_chains_are_told_as_such_in_the_backend_in_use() -> None:
+    """Those of the kubelet, the firewall chain and the mark; in the other backend the mark is a chain like ours."""
+    names = ("KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-FIREWALL", "KUBE-PROXY-CANARY")
+    kernel = _with(_OURS, *names)
+    used, other = (_fates(kernel, place) for place in (_USED, _OTHER))
+
+    assert {name: used[name] for name in names} == dict.fromkeys(names, (Kind.SHARED, Fate.KEPT))
+    assert {name: other[name] for name in names[:3]} == dict.fromkeys(names[:3], (Kind.SHARED, Fate.KEPT))
+    assert other["KUBE-PROXY-CANARY"] == (Kind.OTHER_BACKEND, Fate.REMOVED)
+
+
+def _reasons(kernel: FakeKernel, place: Place, scope: Scope = Scope.ALL) -> Mapping[tuple[str, str], str]:
+    """By table and chain."""
+    judged = judge_tables(kernel.saved(), place, scope)
+    return {(one.place.split()[2], name): one.why for one in judged for name in one.names}
+
+
+def test_reason_is_that_of_the_thing_and_of_what_becomes_of_it() -> None:
+    """Why a chain goes, why another one stays, and what to do about it."""
+    firewall = "*filter\n:KUBE-FIREWALL - [0:0]\nCOMMIT\n"
+    other = _reasons(FakeKernel(_OURS + firewall), _OTHER)
+    used = _reasons(_with(_OURS, "KUBE-MARK-DROP", "KUBE-KUBELET-CANARY", _XLB, "KUBE-MINE"), _USED)
+
+    assert other["filter", "KUBE-FIREWALL"] == other["nat", _SVC]
+    assert "beside the rules of the backend in use" in other["nat", _SVC]
+    assert "this version" in used["nat", _XLB]
+    assert "there is a kubelet" in used["nat", "KUBE-MARK-DROP"]
+    assert "neither kube-proxy nor kproxy-ipt" in used["nat", "KUBE-MINE"]
+    assert "the kubelet has them too" in used["nat", "KUBE-KUBELET-CANARY"]
+
+
+def test_foreign_rules_beside_ours_are_nothing_to_tell() -> None:
+    """In the backend in use rules of others are everyday; only names like ours are told."""
+    kernel = _with(_OURS, rules=("-A OUTPUT -d 198.51.100.1/32 -j ACCEPT",))
+
+    assert not [one for one in judge_tables(kernel.saved(), _USED, Scope.ALL) if one.kind is Kind.FOREIGN]
+
+
+def test_parts_of_a_tree_of_filter_are_told() -> None:
+    """kube-proxy has no chains of Services there; a look-alike is somebody else's."""
+    kernel = FakeKernel(f"*filter\n:{_SVC} - [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-MYOWN - [0:0]\nCOMMIT\n")
+    judged = judge_tables(kernel.saved(), _USED, Scope.ALL)
+
+    assert {(one.kind, one.names) for one in judged} == {
+        (Kind.SHAPE, (_SVC,)),
+        (Kind.SAME_CHAINS, ("KUBE-SERVICES",)),
+        (Kind.FOREIGN, ("KUBE-SVC-MYOWN",)),
+    }
+
+
+def test_chains_of_other_tables_are_nobodys() -> None:
+    """The ipvs mode and older versions have none in mangle."""
+    kernel = FakeKernel(f"*mangle\n:KUBE-LOAD-BALANCER - [0:0]\n:{_XLB} - [0:0]\nCOMMIT\n")
+
+    assert {one.kind for one in judge_tables(kernel.saved(), _USED, Scope.ALL)} == {Kind.FOREIGN}
+    assert plan_takeover(kernel.saved(), _USED, Scope.ALL, staged=True).transactions == ()
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_every_reason_is_a_clause(scope: Scope) -> None:
+    """It goes on a sentence: it does not begin with a capital letter, nor end in a full stop."""
+    kernel = _with(_IPVS, "KUBE-MARK-DROP", "KUBE-KUBELET-CANARY", _XLB, "KUBE-MINE", "KUBE-PROXY-CANARY")
+    judged: list[Leftover] = [
+        *(one for place in (_USED, _OTHER) for one in judge_tables(kernel.saved(), place, scope)),
+        *judge_sets(("KUBE-CLUSTER-IP", "KUBE-LOOP-BACK"), frozenset({"KUBE-LOOP-BACK"}), scope),
+        *(judge_interface("kube-ipvs0", link_kind, scope) for link_kind in ("dummy", "bridge", "")),
+        judge_virtual_services(1),
+        judge_nftables(Family.IPV4, "kube-proxy", scope),
+    ]
+
+    assert {kind for kind in Kind if kind is not Kind.SHAPE} <= {one.kind for one in judged}
+    assert [one for one in judged if not one.why[0].islower() or one.why.endswith(".")] == []

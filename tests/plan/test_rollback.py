@@ -5,9 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from kproxy_ipt.errors import RestoreError
-from kproxy_ipt.plan.plan import plan_sync
+from kproxy_ipt.plan.plan import Plan, plan_sync
 from kproxy_ipt.plan.rollback import plan_rollback
+from kproxy_ipt.plan.stages import MAX_LINES
 from kproxy_ipt.rules.build import Desired
+from kproxy_ipt.rules.names import endpoint_chain_name
+from kproxy_ipt.ruleset.edits import DeleteChain
+from kproxy_ipt.ruleset.scan import SavedChain, SavedTables, jumps_to
 from kproxy_ipt.testing.desired import ApiObject, desired_for
 from kproxy_ipt.testing.fake_kernel import FakeKernel
 from kproxy_ipt.testing.objects import endpoint_slice, service, service_port
@@ -57,7 +61,8 @@ def test_nothing_written_needs_no_transaction() -> None:
     """A run that failed at its first transaction leaves nothing to take back."""
     saved = FakeKernel(FOREIGN).saved()
 
-    assert plan_rollback(saved, saved, staged=True).transactions == ()
+    assert plan_rollback(saved, saved, staged=True) == Plan()
+    assert plan_rollback(SavedTables({}), SavedTables({}), staged=True) == Plan()
 
 
 def test_tables_that_came_into_being_are_named() -> None:
@@ -67,3 +72,30 @@ def test_tables_that_came_into_being_are_named() -> None:
     kernel.apply(plan_sync(_cluster((1,), "10.244.1"), before, staged=True))
 
     assert set(plan_rollback(before, kernel.saved(), staged=True).void_tables) == {"filter", "nat"}
+
+
+def test_new_chains_go_before_those_that_they_jump_to() -> None:
+    """Whatever the order in which the kernel lists them: it removes no chain that a rule leads to."""
+    kernel = FakeKernel(FOREIGN)
+    before = kernel.saved()
+    kernel.apply(plan_sync(_cluster((1, 2, 3), "10.244.1"), before, staged=True))
+    actual = kernel.saved()
+    plan = plan_rollback(before, actual, staged=True)
+
+    for transaction in plan.transactions:
+        gone = [edit.name for edit in transaction.edits if isinstance(edit, DeleteChain)]
+        listed = actual.tables[transaction.table]
+        jumps = [(name, jumps_to(line)) for name in gone for line in listed[name].lines]
+        assert gone
+        assert all(gone.index(name) < gone.index(target) for name, target in jumps if target in gone)
+
+
+@pytest.mark.parametrize(("staged", "transactions"), [(True, 2), (False, 1)])
+def test_large_rollback_is_staged_on_nf_tables_only(*, staged: bool, transactions: int) -> None:
+    """Many chains go in several transactions there, and in one in the legacy backend."""
+    names = [endpoint_chain_name("default/web", "tcp", str(number)) for number in range(MAX_LINES + 1)]
+    actual = SavedTables({"nat": {name: SavedChain(name, "-", ()) for name in names}})
+    plan = plan_rollback(SavedTables({"nat": {}}), actual, staged=staged)
+
+    assert sum(len(transaction.edits) for transaction in plan.transactions) == MAX_LINES + 1
+    assert len(plan.transactions) == transactions

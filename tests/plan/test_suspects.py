@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from kproxy_ipt.plan.suspects import Search
 from kproxy_ipt.state.tracker import ServiceName
 
+MOST_TRIALS = 500
+"""More than any search of these tests may take: one that goes round in circles fails instead of hanging."""
+
 
 def _names(numbers: range) -> list[ServiceName]:
     return [("default", f"s{number:04}") for number in numbers]
@@ -19,6 +22,7 @@ def _searched(suspects: list[ServiceName], bad: set[ServiceName], *, named: bool
     search, trials = Search(suspects), 0
     while search.untold:
         trials += 1
+        assert trials <= MOST_TRIALS
         culprits = [name for name in search.trial if name in bad]
         if not culprits:
             search.taken()

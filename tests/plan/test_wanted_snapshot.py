@@ -9,6 +9,7 @@ from kproxy_ipt.config.model import Config
 from kproxy_ipt.plan.wanted import wanted_of
 from kproxy_ipt.plan.wanted_snapshot import wanted_snapshot
 from kproxy_ipt.rules.build import build_ruleset
+from kproxy_ipt.rules.shared_chains import PLACES
 from kproxy_ipt.state.model import MachineFacts
 from kproxy_ipt.state.snapshot import node_facts, take_snapshot
 from kproxy_ipt.testing.desired import snapshot_of
@@ -36,6 +37,19 @@ def test_text_is_that_of_the_rules_built_as_values(folder: Path, family: Family)
         desired.service_port_count,
         desired.endpoint_count,
     )
+
+
+def test_tree_of_the_kernel_stays_one_between_the_bounds() -> None:
+    """As with rules built as values; and it is told which chains stay what they are."""
+    names = [f"s{number:03}" for number in range(900)]
+    refused = [service(name, cluster_ip=f"10.96.{at // 250}.{at % 250 + 1}") for at, name in enumerate(names)]
+    snapshot, place = snapshot_of(*refused), PLACES["filter_services"]
+    row, tree = (wanted_snapshot(snapshot, Config(), MachineFacts(), frozenset(known)) for known in ([], [place]))
+
+    assert row.wanted == wanted_of(build_ruleset(snapshot, Config(), MachineFacts()))
+    assert tree.wanted == wanted_of(build_ruleset(snapshot, Config(), MachineFacts(), frozenset({place})))
+    assert row.chain_count < tree.chain_count
+    assert row.keeping == tree.keeping == {place}
 
 
 def test_chains_and_rules_are_counted_over_both_tables() -> None:
