@@ -279,8 +279,7 @@ class _Growth(Generic[T]):
 
 def _shared_beginning(one: str, other: str) -> str:
     """Of sorted keys the first and the last tell what all share."""
-    length = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    return one[: min(len(one), len(other)) if length is None else length]
+    return next(one[:length] for length in range(len(one), -1, -1) if other.startswith(one[:length]))
 
 
 class _Parts(NamedTuple):

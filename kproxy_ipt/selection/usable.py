@@ -78,8 +78,5 @@ def _ready_or_draining(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
 def _union(
     endpoints: Sequence[Endpoint], cluster: tuple[Endpoint, ...], local: tuple[Endpoint, ...]
 ) -> tuple[Endpoint, ...]:
-    if not local or cluster == local:
-        return cluster
-    wanted = {endpoint.text for endpoint in cluster}
-    wanted.update(endpoint.text for endpoint in local)
+    wanted = {endpoint.text for endpoint in (*cluster, *local)}
     return tuple(endpoint for endpoint in endpoints if endpoint.text in wanted)

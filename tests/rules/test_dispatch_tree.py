@@ -23,7 +23,7 @@ from kproxy_ipt.rules.dispatch_tree import (
 )
 from kproxy_ipt.rules.names import is_own_chain, is_service_chain
 from kproxy_ipt.rules.shared_chains import ROW_BELOW, TREE_FROM, wants_tree
-from kproxy_ipt.ruleset.matches import PortMatch
+from kproxy_ipt.ruleset.matches import Comment, PortMatch
 from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.ruleset.targets import Jump
@@ -176,6 +176,95 @@ def test_one_address_with_many_ports_is_parted_by_protocol_and_port() -> None:
     assert max(len(node.contents) for node in tree.nodes.values()) <= LEAF_RULES
     assert {rule.protocol for rule in branches} == {"", "tcp", "udp"}
     assert all(rule.destination == "" for rule in branches[1:])
+
+
+def _branches(tree: DispatchTree[Rule], name: str) -> list[Branch]:
+    return [one for one in tree.nodes[name].contents if isinstance(one, Branch)]
+
+
+def test_rule_that_is_alone_on_its_way_stands_where_the_way_would_begin() -> None:
+    """No chain is made for a single rule."""
+    rules = [*(_rule(f"10.96.0.{number}", 80) for number in range(1, 40)), _rule("203.0.113.9", 80)]
+    tree = _grown(_entries(rules))
+
+    assert [type(one) for one in tree.nodes["KUBE-SERVICES"].contents] == [Branch, Entry]
+    assert all(len(node.contents) > 1 for name, node in tree.nodes.items() if name != "KUBE-SERVICES")
+    first = _grown(_entries([_rule("9.0.0.1", 80), *rules])).nodes["KUBE-SERVICES"]
+    assert [type(one) for one in first.contents] == [Branch, Entry]
+
+
+def test_chain_of_rules_keeps_its_name_whatever_they_share() -> None:
+    """Another rule on the same way goes into the chain that is there, though the addresses share less then."""
+    near, far = ([_rule(f"{start}.{number}", 80) for number in range(1, 11)] for start in ("10.96.0", "203.0.113"))
+    *entries, other = _entries([*near, *far, _rule("10.97.5.5", 80)])
+    tree = _grown(entries)
+    names = {*tree.nodes}
+    growth = tree.replace((), [other])
+
+    assert {*tree.nodes} == names
+    assert growth.gone == frozenset()
+    assert len(growth.written) == 2
+    assert other in growth.written[0].contents
+
+
+def test_parting_earlier_leaves_what_was_parted_as_it_is() -> None:
+    """A rule that shares less with the others comes in by one chain above them, which the first chain leads to."""
+    *entries, other = _entries([*(_rule(f"10.96.0.{number}", 80) for number in range(1, 40)), _rule("10.97.0.1", 80)])
+    tree = _grown(entries)
+    before = {name: node.contents for name, node in tree.nodes.items() if name != "KUBE-SERVICES"}
+    tree.replace((), [other])
+    after = {name: node.contents for name, node in tree.nodes.items() if name != "KUBE-SERVICES"}
+
+    assert before == {name: contents for name, contents in after.items() if name in before}
+    assert len(after) == len(before) + 1
+
+
+def test_chains_of_different_places_have_different_names() -> None:
+    """The same rules in another table, or in another chain of it."""
+    rules = [_rule(f"10.96.0.{number}", 80) for number in range(1, 40)]
+    places = [Place(table, chain) for table in ("nat", "filter") for chain in ("KUBE-SERVICES", "KUBE-NODEPORTS")]
+    trees = [_grown(_entries(rules), place) for place in places]
+    names = [name for tree in trees for name in tree.nodes]
+
+    assert len(trees[0].nodes) > 3
+    assert len(set(names)) == len(names) - 2
+
+
+def test_ways_by_port_name_protocol_and_range() -> None:
+    """The comment says what the matches ask for, and one digit more is asked for at each level."""
+    tree = _grown(_entries([_rule("", port) for port in range(1, 41)], _BY_PORT), _BY_PORT)
+    (top,) = _branches(tree, "KUBE-EXTERNAL-SERVICES")
+    ways = [top, *_branches(tree, top.chain)]
+
+    assert [one.rule for one in ways] == [
+        Rule(
+            protocol="tcp",
+            matches=(Comment(f"services at tcp {first}-{last}"), PortMatch("tcp", (first, last))),
+            target=Jump(one.chain),
+        )
+        for one, (first, last) in zip(ways, [(0, 255), (0, 15), (16, 31), (32, 47)], strict=True)
+    ]
+
+
+def test_ways_behind_a_port_ask_for_the_address_alone() -> None:
+    """Protocol and port have been asked for by then, and nothing is asked for twice."""
+    rules = [_rule(f"203.0.113.{number}", 30080) for number in range(1, 41)]
+    tree = _grown(_entries(rules, _BY_PORT), _BY_PORT)
+    (top,) = _branches(tree, "KUBE-EXTERNAL-SERVICES")
+    ports = PortMatch("tcp", (30080, 30080))
+
+    assert top.rule == Rule(
+        destination="203.0.113.0/24",
+        protocol="tcp",
+        matches=(Comment("services at 203.0.113.0/24 tcp 30080-30080"), ports),
+        target=Jump(top.chain),
+    )
+    assert [one.rule for one in _branches(tree, top.chain)] == [
+        Rule(destination=prefix, matches=(Comment(f"services at {prefix}"),), target=Jump(one.chain))
+        for one, prefix in zip(
+            _branches(tree, top.chain), ["203.0.113.0/28", "203.0.113.16/28", "203.0.113.32/28"], strict=True
+        )
+    ]
 
 
 def test_few_rules_are_the_row_itself() -> None:

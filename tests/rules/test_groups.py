@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kproxy_ipt.config.model import Balance, Config, ShapeConfig
 from kproxy_ipt.rules.build import Desired
-from kproxy_ipt.rules.groups import GROUP_CAPACITY, Group, dices, group_chain_name, groups_of
-from kproxy_ipt.rules.names import is_service_chain
+from kproxy_ipt.rules.groups import GROUP_CAPACITY, Group, dices, group_chain_name, group_chain_names, groups_of
+from kproxy_ipt.rules.names import is_service_chain, service_suffix
 from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, StatisticRandom
 from kproxy_ipt.ruleset.model import Chain
 from kproxy_ipt.ruleset.targets import Jump
@@ -152,6 +152,18 @@ def test_group_chains_come_before_those_that_jump_to_them() -> None:
 
         assert targets <= seen
         seen.add(name)
+
+
+def test_names_of_group_chains_are_told_with_the_number_of_endpoints_behind_each() -> None:
+    """From the endpoints alone, the chains of groups of groups included: those that are written."""
+    count = 1000
+    chains = _grouped(count).ruleset.tables["nat"].chains
+    top = f"KUBE-SVC-{service_suffix('default/web', 'tcp')}"
+    told = [*group_chain_names(top, "default/web", "tcp", groups_of(_endpoints(range(count))))]
+    written = {name for name in chains if name.startswith("KUBE-SVC-")} - {top}
+
+    assert sorted(name for name, _ in told) == sorted(written)
+    assert all(behind == len(_walked(chains, name)[0]) for name, behind in told)
 
 
 def test_group_chains_have_names_that_are_ours() -> None:
