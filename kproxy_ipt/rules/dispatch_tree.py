@@ -54,7 +54,7 @@ Order: TypeAlias = tuple[str, str, int]
 """Where a rule stands in the row: namespace and name of the Service, position among its rules."""
 
 _LETTERS = {"tcp": "t", "udp": "u", "sctp": "s"}
-_PROTOCOLS = {letter: protocol for protocol, letter in _LETTERS.items()}
+_PROTOCOLS = {"": "", **{letter: protocol for protocol, letter in _LETTERS.items()}}
 _PORT_DIGITS = 5
 _ADDRESS_TYPES: Mapping[Family, type[IPv4Address] | type[IPv6Address]] = {
     Family.IPV4: IPv4Address,
@@ -80,7 +80,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Entry(NamedTuple, Generic[T]):
-    """One rule of the row; *rule* is a `Rule`, or its text."""
+    """One rule of the row, sorted by *key* and *order*, which no two share; *rule* is a `Rule`, or its text."""
 
     key: str
     order: Order
@@ -172,20 +172,16 @@ class DispatchTree(Generic[T]):
         return _after_children(self.nodes[self.place.chain])
 
 
-def _order_of(entry: Entry[T]) -> tuple[str, Order]:
-    return entry[:2]
-
-
 def _exchange(entries: list[Entry[T]], leaving: list[Entry[T]], coming: list[Entry[T]]) -> None:
     """Keep *entries* sorted; a large exchange sorts once instead of moving the rest for each."""
     if (len(leaving) + len(coming)) * 8 > len(entries):
-        gone = {_order_of(entry) for entry in leaving}
-        entries[:] = sorted([*(one for one in entries if _order_of(one) not in gone), *coming], key=_order_of)
+        gone = set(leaving)
+        entries[:] = sorted([*(one for one in entries if one not in gone), *coming])
         return
     for entry in leaving:
-        del entries[bisect_left(entries, _order_of(entry), key=_order_of)]
+        del entries[bisect_left(entries, entry)]
     for entry in coming:
-        insort(entries, entry, key=_order_of)
+        insort(entries, entry)
 
 
 def _names(node: Node[T], kept: set[str]) -> Iterator[str]:
@@ -279,7 +275,9 @@ class _Growth(Generic[T]):
 
 def _shared_beginning(one: str, other: str) -> str:
     """Of sorted keys the first and the last tell what all share."""
-    return next(one[:length] for length in range(len(one), -1, -1) if other.startswith(one[:length]))
+    while not other.startswith(one):
+        one = one[:-1]
+    return one
 
 
 class _Parts(NamedTuple):
@@ -295,7 +293,7 @@ def _parts(place: Place, family: Family, path: str) -> _Parts:
     at = _PORT_DIGITS if place.ports_first else width
     first, second = path[:at], path[at:]
     ports, address = (first, second) if place.ports_first else (second, first)
-    return _Parts(address, _PROTOCOLS.get(ports[:1], ""), ports[1:])
+    return _Parts(address, _PROTOCOLS[ports[:1]], ports[1:])
 
 
 def _branch_rule(place: Place, family: Family, known: str, path: str, chain: str) -> Rule:

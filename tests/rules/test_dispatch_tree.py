@@ -17,6 +17,7 @@ from kproxy_ipt.rules.dispatch_tree import (
     Branch,
     DispatchTree,
     Entry,
+    Node,
     Place,
     dispatch_key,
     is_branched,
@@ -265,6 +266,18 @@ def test_ways_behind_a_port_ask_for_the_address_alone() -> None:
             _branches(tree, top.chain), ["203.0.113.0/28", "203.0.113.16/28", "203.0.113.32/28"], strict=True
         )
     ]
+
+
+def test_tree_without_rules_is_an_empty_first_chain() -> None:
+    """Before anything comes, and after everything has left."""
+    entries = _cluster(100)
+    tree = DispatchTree[Rule](_BY_ADDRESS, Family.IPV4)
+    empty: list[Node[Rule]] = [Node("KUBE-SERVICES", 0, (), ())]
+
+    assert [*tree.ordered()] == empty
+    tree.replace((), entries)
+    tree.replace(entries, ())
+    assert [*tree.ordered()] == empty
 
 
 def test_few_rules_are_the_row_itself() -> None:
