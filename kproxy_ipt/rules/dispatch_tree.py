@@ -113,15 +113,17 @@ class Regrowth(NamedTuple, Generic[T]):
 
 def dispatch_key(rule: Rule, family: Family, *, ports_first: bool) -> str:
     """
-    The key of a rule of a shared chain.
+    The key of a rule of a shared chain, which asks for one destination port.
 
     Rules that one packet can match have the same key, or one's key begins with the other's.
     """
-    port = next((match for match in rule.matches if isinstance(match, PortMatch) and match.destination), None)
-    ports = f"{_LETTERS[port.protocol]}{port.destination[0]:04x}" if port and port.destination else ""
-    address, _, length = rule.destination.partition("/")
-    is_host = length == str(family.bits)
-    digits = f"{int(_ADDRESS_TYPES[family](address)):0{family.bits // 4}x}" if is_host else ""
+    ports = next(
+        f"{_LETTERS[match.protocol]}{match.destination[0]:04x}"
+        for match in rule.matches
+        if isinstance(match, PortMatch) and match.destination
+    )
+    host = rule.destination.removesuffix(f"/{family.bits}")
+    digits = f"{int(_ADDRESS_TYPES[family](host)):0{family.bits // 4}x}" if host != rule.destination else ""
     if ports_first:
         return ports + digits
     return digits + ports if digits else ""

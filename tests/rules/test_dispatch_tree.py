@@ -23,7 +23,7 @@ from kproxy_ipt.rules.dispatch_tree import (
     is_branched,
 )
 from kproxy_ipt.rules.names import is_own_chain, is_service_chain
-from kproxy_ipt.rules.shared_chains import ROW_BELOW, TREE_FROM, wants_tree
+from kproxy_ipt.rules.shared_chains import ROW_BELOW, TREE_FROM, keeps_its_form, wants_tree
 from kproxy_ipt.ruleset.matches import Comment, PortMatch
 from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.render import render_rule
@@ -197,7 +197,7 @@ def test_rule_that_is_alone_on_its_way_stands_where_the_way_would_begin() -> Non
 def test_chain_of_rules_keeps_its_name_whatever_they_share() -> None:
     """Another rule on the same way goes into the chain that is there, though the addresses share less then."""
     near, far = ([_rule(f"{start}.{number}", 80) for number in range(1, 11)] for start in ("10.96.0", "203.0.113"))
-    *entries, other = _entries([*near, *far, _rule("10.97.5.5", 80)])
+    *entries, other = _entries([*near, *far, _rule("203.1.5.5", 80)])
     tree = _grown(entries)
     names = {*tree.nodes}
     growth = tree.replace((), [other])
@@ -295,6 +295,8 @@ def test_no_way_is_longer_than_nf_tables_allows() -> None:
     tree = _grown(_entries(_rule(str(ip_address(number)), 80) for number in sorted(numbers)))
 
     assert max(node.level for node in tree.nodes.values()) == MOST_LEVELS
+    assert tree.nodes["KUBE-SERVICES"].level == 0
+    assert all(child.level == node.level + 1 for node in tree.nodes.values() for child in node.children)
     assert len(_rules_of(tree)) == len(numbers)
 
 
@@ -333,3 +335,19 @@ def test_a_tree_is_recognised_by_its_lines() -> None:
 def test_auto_has_two_bounds(dispatch: Dispatch, rules: int, *, is_tree: bool, wanted: bool) -> None:
     """Between them everything stays as it is, so that one Service more or less does not move thousands of rules."""
     assert wants_tree(dispatch, rules, is_tree=is_tree) is wanted
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "rules", "keeps"),
+    [
+        (Dispatch.AUTO, ROW_BELOW - 1, False),
+        (Dispatch.AUTO, ROW_BELOW, True),
+        (Dispatch.AUTO, TREE_FROM - 1, True),
+        (Dispatch.AUTO, TREE_FROM, False),
+        (Dispatch.TREE, ROW_BELOW, False),
+        (Dispatch.LINEAR, ROW_BELOW, False),
+    ],
+)
+def test_what_the_kernel_has_counts_between_the_bounds_only(dispatch: Dispatch, rules: int, *, keeps: bool) -> None:
+    """Elsewhere configuration and number decide."""
+    assert keeps_its_form(dispatch, rules) is keeps

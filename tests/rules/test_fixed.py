@@ -8,8 +8,9 @@ import pytest
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, IptablesConfig
 from kproxy_ipt.rules.build import with_base_chains
-from kproxy_ipt.rules.fixed import BASE_JUMPS, _jump
+from kproxy_ipt.rules.fixed import ACCEPT, BASE_JUMPS, BaseJump, _jump
 from kproxy_ipt.ruleset.matches import Comment, Conntrack
+from kproxy_ipt.ruleset.model import Chain, Rule
 from kproxy_ipt.ruleset.targets import Jump
 from kproxy_ipt.state.model import MachineFacts
 from kproxy_ipt.testing.desired import desired_for, rule_lines
@@ -164,6 +165,11 @@ def test_jumps_are_what_is_made_of_their_parts() -> None:
         assert jump == (_jump(*parts) if is_for_all else _jump(*parts, new_only=True))
 
 
+def test_rule_that_leads_nowhere_has_no_chain_as_target() -> None:
+    """A verdict ends the walk."""
+    assert BaseJump("filter", "INPUT", Rule(target=ACCEPT)).target == ""
+
+
 def test_guard_of_loopback_is_written_only_with_node_ports_on_localhost() -> None:
     """Otherwise KUBE-FIREWALL must exist, but its rules are those of the kubelet."""
     off = desired_for(config=Config(iptables=IptablesConfig(localhost_node_ports=False)))
@@ -171,5 +177,6 @@ def test_guard_of_loopback_is_written_only_with_node_ports_on_localhost() -> Non
 
     assert (("filter", "KUBE-FIREWALL"),) == off.shared_chains
     assert off.ruleset.chain("filter", "KUBE-FIREWALL") is None
+    assert with_base_chains(off).tables["filter"].chains["KUBE-FIREWALL"] == Chain("KUBE-FIREWALL")
     assert () == on.shared_chains
     assert "! -s 127.0.0.0/8 -d 127.0.0.0/8" in rule_lines(on, "filter", "KUBE-FIREWALL")[0]
