@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address, ip_network
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,25 @@ def _some_rules(draw: st.DrawFn, family: Family) -> list[Rule]:
     protocols = st.sampled_from(("tcp", "udp", "sctp"))
     one = st.builds(_rule, addresses | st.just(""), ports, protocols, st.just(family))
     return draw(st.lists(one, max_size=40))
+
+
+@pytest.mark.parametrize(
+    ("destination", "family", "by_address", "by_port"),
+    [
+        ("10.96.0.1/32", Family.IPV4, "0a600001t0050", "t00500a600001"),
+        ("fd00::1/128", Family.IPV6, f"fd{29 * '0'}1t0050", f"t0050fd{29 * '0'}1"),
+        ("", Family.IPV4, "", "t0050"),
+        ("127.0.0.0/8", Family.IPV4, "", "t0050"),
+    ],
+)
+def test_key_ends_where_rules_may_match_the_same_packets(
+    destination: str, family: Family, by_address: str, by_port: str
+) -> None:
+    """A rule for any address has no digits of one, and nothing comes after what it leaves open."""
+    rule = msgspec.structs.replace(_rule("", 80), destination=destination)
+
+    assert dispatch_key(rule, family, ports_first=False) == by_address
+    assert dispatch_key(rule, family, ports_first=True) == by_port
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Balance, Config, ShapeConfig
 from kproxy_ipt.rules import groups as groups_module
-from kproxy_ipt.rules.build import Desired
+from kproxy_ipt.rules.build import Desired, service_port_rules
 from kproxy_ipt.rules.groups import (
     GROUP_CAPACITY,
     Group,
@@ -20,11 +22,12 @@ from kproxy_ipt.rules.groups import (
     groups_of,
 )
 from kproxy_ipt.rules.names import is_service_chain, service_suffix
+from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, Comment, StatisticRandom
 from kproxy_ipt.ruleset.model import Chain, Rule
 from kproxy_ipt.ruleset.targets import Jump
-from kproxy_ipt.state.model import Endpoint
-from kproxy_ipt.testing.desired import desired_for
+from kproxy_ipt.state.model import Endpoint, MachineFacts, NodeFacts
+from kproxy_ipt.testing.desired import desired_for, snapshot_of
 from kproxy_ipt.testing.objects import endpoint_slice, service
 
 SIZES = [25, 26, 60, 100, 384, 1000, 1501, 3000, 5000, 10_000]
@@ -194,6 +197,24 @@ def test_rules_of_groups_name_where_they_lead_on_demand(*, with_comments: bool) 
 
     assert _said(writer.row(groups)) == (expected if with_comments else [])
     assert [one for chain in writer.chains(groups) for one in _said(chain.rules)] == (inner if with_comments else [])
+
+
+def test_chain_of_a_service_port_leads_to_groups_as_options_say() -> None:
+    """No group is larger than their capacity, and comments are written where other rules of endpoints have them."""
+    web = service()
+    state = next(iter(snapshot_of(web, endpoint_slice(web, [_address(n) for n in range(200)])).services.values()))
+    config = Config(shape=ShapeConfig(balance=Balance.GROUPED))
+    options = rule_options(config, NodeFacts(), MachineFacts(), Family.IPV4, endpoint_count=200)
+    small = msgspec.structs.replace(options, group_capacity=5)
+    chains = [
+        chain
+        for chain in service_port_rules(state, NodeFacts(), small).chains
+        if not chain.name.startswith("KUBE-SEP-")
+    ]
+    leaves = [chain for chain in chains if "KUBE-SEP-" in repr(chain.rules)]
+
+    assert max(len(leaf.rules) for leaf in leaves) == 5
+    assert all(len(_said(chain.rules)) == len(chain.rules) for chain in chains)
 
 
 def _said(rules: Sequence[Rule]) -> list[str]:
