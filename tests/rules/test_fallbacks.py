@@ -20,7 +20,7 @@ from kproxy_ipt.selection.node_ports import NodePortEntry
 from kproxy_ipt.selection.usable import UsableEndpoints, usable_endpoints
 from kproxy_ipt.state.model import Endpoint, MachineFacts, NodeFacts, OptionalPart, ServicePort, ServiceState
 from kproxy_ipt.testing.desired import ApiObject, desired_for, rule_lines, snapshot_of
-from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port
+from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port, slice_endpoint
 
 _ADDRESSES = ("127.0.0.1", "192.0.2.10", "10.244.1.1", "::1", "2001:db8::10")
 _V4 = Family.IPV4
@@ -105,6 +105,28 @@ def test_clients_on_the_node_are_told_by_every_own_address_without_addrtype() ->
         *((f"{address}/32", "KUBE-MARK") for address in ("10.244.1.1", "127.0.0.1", "192.0.2.10")),
         *((f"{address}/32", "KUBE-SVC-") for address in ("10.244.1.1", "127.0.0.1", "192.0.2.10")),
     ]
+
+
+def test_node_ports_without_endpoints_are_refused_at_every_own_address_without_addrtype() -> None:
+    """A rule for the port alone would refuse what is forwarded to others."""
+    web = service(ports=[service_port(80, node_port=30080)], service_type="NodePort")
+    desired = desired_for(web, machine=_machine(OptionalPart.ADDRTYPE))
+
+    lines = rule_lines(desired, "filter", "KUBE-EXTERNAL-SERVICES")
+    assert [line.split(" ")[3] for line in lines] == ["10.244.1.1/32", "127.0.0.1/32", "192.0.2.10/32"]
+    assert all(" --dport 30080 -j REJECT " in line for line in lines)
+
+
+def test_hints_count_on_a_machine_that_lacks_a_part() -> None:
+    """Of what the Service does not use, the lack of anything changes nothing."""
+    web = service()
+    behind = endpoint_slice(web, [slice_endpoint(f"10.244.1.{n}", zone_hints=[zone]) for n, zone in enumerate("ab", 1)])
+    whole, lacking = (
+        desired_for(web, behind, node(zone="a"), machine=_machine(*parts)) for parts in ((), (OptionalPart.RECENT,))
+    )
+
+    assert sum("KUBE-SEP" in name for name in whole.owners) == 1
+    assert lacking.ruleset == whole.ruleset
 
 
 @pytest.mark.parametrize(
