@@ -183,7 +183,7 @@ def test_desired_rules_tell_what_they_were_made_of() -> None:
 
 
 def test_tree_of_the_kernel_stays_one_between_the_bounds() -> None:
-    """Each shared chain by itself; what ends KUBE-SERVICES ends the first of its chains and no other."""
+    """Each shared chain by itself: with no rule there is nothing to keep."""
     snapshot = snapshot_of(*(service(f"s{n}", cluster_ip=f"10.96.{n // 250}.{n % 250 + 1}") for n in range(ROW_BELOW)))
     places = frozenset({PLACES["filter_services"], PLACES["nat_services"]})
     row, tree = (build_ruleset(snapshot, Config(), MachineFacts(), branched) for branched in (frozenset(), places))

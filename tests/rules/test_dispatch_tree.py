@@ -210,8 +210,6 @@ def test_rule_that_is_alone_on_its_way_stands_where_the_way_would_begin() -> Non
 
     assert [type(one) for one in tree.nodes["KUBE-SERVICES"].contents] == [Branch, Entry]
     assert all(len(node.contents) > 1 for name, node in tree.nodes.items() if name != "KUBE-SERVICES")
-    first = _grown(_entries([_rule("9.0.0.1", 80), *rules])).nodes["KUBE-SERVICES"]
-    assert [type(one) for one in first.contents] == [Branch, Entry]
 
 
 def test_chain_of_rules_keeps_its_name_whatever_they_share() -> None:
