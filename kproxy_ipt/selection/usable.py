@@ -53,7 +53,7 @@ def usable_endpoints(service_port: ServicePort, endpoints: Sequence[Endpoint], n
     if not service_port.uses_local_endpoints:
         return UsableEndpoints(cluster, (), cluster, any_usable=bool(cluster))
     local = _ready_or_draining([endpoint for endpoint in endpoints if endpoint.is_local])
-    any_usable = bool(cluster) or any(endpoint.ready or is_draining(endpoint) for endpoint in endpoints)
+    any_usable = any(endpoint.ready or is_draining(endpoint) for endpoint in endpoints)
     return UsableEndpoints(cluster, local, _union(endpoints, cluster, local), any_usable=any_usable)
 
 

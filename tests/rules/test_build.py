@@ -207,6 +207,20 @@ def test_last_rule_of_all_services_is_in_the_first_chain_of_a_tree_alone() -> No
     assert ends["KUBE-SERVICES"] == [*[False] * (len(ends["KUBE-SERVICES"]) - 1), True]
 
 
+def test_node_ports_are_parted_by_port_in_a_tree() -> None:
+    """Their rules have no address to part them by."""
+    services = [
+        service(
+            f"s{n}", cluster_ip=f"10.96.0.{n}", service_type="NodePort", ports=(service_port(80, node_port=30000 + n),)
+        )
+        for n in range(1, 60)
+    ]
+    desired = desired_for(*services, config=Config(shape=ShapeConfig(dispatch=Dispatch.TREE)))
+    first = rule_lines(desired, "filter", "KUBE-EXTERNAL-SERVICES")
+
+    assert [line.split('"')[1] for line in first] == ["services at tcp 29952-30207"]
+
+
 def test_chains_stand_after_those_that_they_jump_to() -> None:
     """Writing them in this order never makes a rule that leads to nowhere."""
     desired = desired_for(*_conflicting_objects())
