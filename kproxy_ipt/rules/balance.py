@@ -44,13 +44,6 @@ def affinity_match(chain: str, action: str, family: Family, *, timeout_s: int = 
     return Recent(chain, action, _HOST_MASK[family], seconds=timeout_s, reap=bool(timeout_s))
 
 
-def endpoint_comments(
-    service_port_text: str, endpoints: Sequence[tuple[Endpoint, str]], *, with_comments: bool
-) -> list[tuple[Match, ...]]:
-    """For each of *endpoints* the match that names it, or nothing."""
-    return [(Comment(f"{service_port_text} -> {endpoint.text}"),) if with_comments else () for endpoint, _ in endpoints]
-
-
 def affinity_rules(
     service_port_text: str,
     endpoints: Sequence[tuple[Endpoint, str]],
@@ -60,8 +53,8 @@ def affinity_rules(
     with_comments: bool,
 ) -> Iterator[Rule]:
     """The rules that send known clients back, in the order of *endpoints*: a client of several goes to the first."""
-    comments = endpoint_comments(service_port_text, endpoints, with_comments=with_comments)
-    for comment, (_, chain) in zip(comments, endpoints, strict=True):
+    for endpoint, chain in endpoints:
+        comment = _comment(service_port_text, endpoint) if with_comments else ()
         recent = affinity_match(chain, "rcheck", family, timeout_s=timeout_s)
         yield Rule(matches=(*comment, recent), target=Jump(chain))
 
@@ -82,12 +75,15 @@ def endpoint_rules(
         scheduler: Who gets the next connection.
         with_comments: Whether each rule names its endpoint.
     """
-    comments = endpoint_comments(service_port_text, endpoints, with_comments=with_comments)
-    remaining = len(endpoints)
-    for comment, (_, chain) in zip(comments, endpoints, strict=True):
+    for position, (endpoint, chain) in enumerate(endpoints):
+        remaining = len(endpoints) - position
+        comment = _comment(service_port_text, endpoint) if with_comments else ()
         choice = (_choice(scheduler, remaining),) if remaining > 1 else ()
         yield Rule(matches=(*comment, *choice), target=Jump(chain))
-        remaining -= 1
+
+
+def _comment(service_port_text: str, endpoint: Endpoint) -> tuple[Match, ...]:
+    return (Comment(f"{service_port_text} -> {endpoint.text}"),)
 
 
 def _choice(scheduler: Scheduler, remaining: int) -> Match:

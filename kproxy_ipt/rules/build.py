@@ -170,6 +170,7 @@ def with_base_chains(desired: Desired) -> Ruleset:
     for table, name in desired.shared_chains:
         tables[table].setdefault(name, Chain(name))
     for jump in desired.base_jumps:
-        base = tables[jump.table].get(jump.chain, Chain(jump.chain, policy="ACCEPT"))
-        tables[jump.table][jump.chain] = Chain(base.name, (jump.rule, *base.rules), policy="ACCEPT")
+        base = tables[jump.table].get(jump.chain)
+        below = base.rules if base else ()
+        tables[jump.table][jump.chain] = Chain(jump.chain, (jump.rule, *below), policy="ACCEPT")
     return Ruleset(desired.ruleset.family, {name: Table(name, chains) for name, chains in tables.items()})

@@ -97,16 +97,12 @@ def _filter_services(service_port: ServicePort, usable: UsableEndpoints) -> Iter
         yield _without_endpoints(service_port)
     elif service_port.internal_local and not usable.local:
         comment = Comment(f"{service_port.text} has no local endpoints")
-        yield _verdict(service_port, service_port.cluster_ip, comment, DROP)
+        yield to_service(service_port, service_port.cluster_ip, comment, DROP)
 
 
 def _without_endpoints(service_port: ServicePort) -> Rule:
     comment = Comment(f"{service_port.text} has no endpoints")
-    return _verdict(service_port, service_port.cluster_ip, comment, REJECT[service_port.family])
-
-
-def _verdict(service_port: ServicePort, address: str, comment: Comment, target: Target) -> Rule:
-    return msgspec.structs.replace(to_service(service_port, address, comment, None), target=target)
+    return to_service(service_port, service_port.cluster_ip, comment, REJECT[service_port.family])
 
 
 def _filter_external(service_port: ServicePort, usable: UsableEndpoints, options: RuleOptions) -> Iterator[Rule]:
@@ -118,7 +114,7 @@ def _filter_external(service_port: ServicePort, usable: UsableEndpoints, options
     else:
         return
     for address in (*_external_ips(service_port, options), *service_port.load_balancer_ips):
-        yield _verdict(service_port, address, comment, target)
+        yield to_service(service_port, address, comment, target)
     if service_port.node_port:
         for prefix, is_local in local_addresses(LOCAL_DESTINATION, options):
             yield Rule(
@@ -143,4 +139,4 @@ def _filter_firewall(service_port: ServicePort, usable: UsableEndpoints, names: 
         return
     comment = Comment(f"{service_port.text} traffic not accepted by {names.firewall}")
     for address in service_port.load_balancer_ips:
-        yield _verdict(service_port, address, comment, DROP)
+        yield to_service(service_port, address, comment, DROP)

@@ -54,7 +54,7 @@ Order: TypeAlias = tuple[str, str, int]
 """Where a rule stands in the row: namespace and name of the Service, position among its rules."""
 
 _LETTERS = {"tcp": "t", "udp": "u", "sctp": "s"}
-_PROTOCOLS = {letter: protocol for protocol, letter in _LETTERS.items()}
+_PROTOCOLS = {"": "", **{letter: protocol for protocol, letter in _LETTERS.items()}}
 _PORT_DIGITS = 5
 _ADDRESS_TYPES: Mapping[Family, type[IPv4Address] | type[IPv6Address]] = {
     Family.IPV4: IPv4Address,
@@ -80,7 +80,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Entry(NamedTuple, Generic[T]):
-    """One rule of the row; *rule* is a `Rule`, or its text."""
+    """One rule of the row, sorted by *key* and *order*, which no two share; *rule* is a `Rule`, or its text."""
 
     key: str
     order: Order
@@ -113,15 +113,17 @@ class Regrowth(NamedTuple, Generic[T]):
 
 def dispatch_key(rule: Rule, family: Family, *, ports_first: bool) -> str:
     """
-    The key of a rule of a shared chain.
+    The key of a rule of a shared chain, which asks for one destination port.
 
     Rules that one packet can match have the same key, or one's key begins with the other's.
     """
-    port = next((match for match in rule.matches if isinstance(match, PortMatch) and match.destination), None)
-    ports = f"{_LETTERS[port.protocol]}{port.destination[0]:04x}" if port and port.destination else ""
-    address, _, length = rule.destination.partition("/")
-    is_host = length == str(family.bits)
-    digits = f"{int(_ADDRESS_TYPES[family](address)):0{family.bits // 4}x}" if is_host else ""
+    ports = next(
+        f"{_LETTERS[match.protocol]}{match.destination[0]:04x}"
+        for match in rule.matches
+        if isinstance(match, PortMatch) and match.destination
+    )
+    host = rule.destination.removesuffix(f"/{family.bits}")
+    digits = f"{int(_ADDRESS_TYPES[family](host)):0{family.bits // 4}x}" if host != rule.destination else ""
     if ports_first:
         return ports + digits
     return digits + ports if digits else ""
@@ -172,20 +174,16 @@ class DispatchTree(Generic[T]):
         return _after_children(self.nodes[self.place.chain])
 
 
-def _order_of(entry: Entry[T]) -> tuple[str, Order]:
-    return entry[:2]
-
-
 def _exchange(entries: list[Entry[T]], leaving: list[Entry[T]], coming: list[Entry[T]]) -> None:
     """Keep *entries* sorted; a large exchange sorts once instead of moving the rest for each."""
     if (len(leaving) + len(coming)) * 8 > len(entries):
-        gone = {_order_of(entry) for entry in leaving}
-        entries[:] = sorted([*(one for one in entries if _order_of(one) not in gone), *coming], key=_order_of)
+        gone = set(leaving)
+        entries[:] = sorted([*(one for one in entries if one not in gone), *coming])
         return
     for entry in leaving:
-        del entries[bisect_left(entries, _order_of(entry), key=_order_of)]
+        del entries[bisect_left(entries, entry)]
     for entry in coming:
-        insort(entries, entry, key=_order_of)
+        insort(entries, entry)
 
 
 def _names(node: Node[T], kept: set[str]) -> Iterator[str]:
@@ -279,8 +277,9 @@ class _Growth(Generic[T]):
 
 def _shared_beginning(one: str, other: str) -> str:
     """Of sorted keys the first and the last tell what all share."""
-    length = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    return one[: min(len(one), len(other)) if length is None else length]
+    while not other.startswith(one):
+        one = one[:-1]
+    return one
 
 
 class _Parts(NamedTuple):
@@ -296,7 +295,7 @@ def _parts(place: Place, family: Family, path: str) -> _Parts:
     at = _PORT_DIGITS if place.ports_first else width
     first, second = path[:at], path[at:]
     ports, address = (first, second) if place.ports_first else (second, first)
-    return _Parts(address, _PROTOCOLS.get(ports[:1], ""), ports[1:])
+    return _Parts(address, _PROTOCOLS[ports[:1]], ports[1:])
 
 
 def _branch_rule(place: Place, family: Family, known: str, path: str, chain: str) -> Rule:

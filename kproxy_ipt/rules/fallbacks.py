@@ -113,7 +113,7 @@ def _misses(part: OptionalPart, state: ServiceState, node: NodeFacts) -> bool:
         return service_port.protocol == "sctp"
     if part is OptionalPart.ADDRTYPE:
         return bool(service_port.node_port) or (service_port.external_local and service_port.externally_accessible)
-    if part is OptionalPart.STATISTIC and len(state.endpoints) > 1:
+    if part is OptionalPart.STATISTIC:
         usable = usable_endpoints(service_port, state.endpoints, node)
         return max(len(usable.cluster), len(usable.local)) > 1
     return False
@@ -121,12 +121,12 @@ def _misses(part: OptionalPart, state: ServiceState, node: NodeFacts) -> bool:
 
 def fallback_notes(lacking: frozenset[OptionalPart], states: Iterable[ServiceState], node: NodeFacts) -> Iterator[str]:
     """A line for each part of *lacking*: what is done instead, and for which Services."""
-    missed: dict[OptionalPart, dict[str, None]] = defaultdict(dict)
-    for state in states if lacking else ():
+    missed: dict[OptionalPart, list[str]] = defaultdict(list)
+    for state in states:
         for part in missed_parts(lacking, (state,), node):
-            missed[part][f"{state.service_port.namespace}/{state.service_port.name}"] = None
+            missed[part].append(f"{state.service_port.namespace}/{state.service_port.name}")
     for part in sorted(lacking):
-        names = list(missed[part])
+        names = list(dict.fromkeys(missed[part]))
         shown = ", ".join(names[:_SHOWN_SERVICES])
         more = f" and {len(names) - _SHOWN_SERVICES} more" if len(names) > _SHOWN_SERVICES else ""
         whom = f"; this concerns {shown}{more}" if names else ""
@@ -136,7 +136,7 @@ def fallback_notes(lacking: frozenset[OptionalPart], states: Iterable[ServiceSta
 def set_aside_findings(services: Iterable[Service], machine: MachineFacts) -> Iterator[Finding]:
     """A rejection for each Service with ports that cannot be served on a machine without the match for SCTP."""
     families = sorted(family for family, part in machine.lacking if part is OptionalPart.SCTP)
-    for service in services if families else ():
+    for service in services:
         missing = [
             family.api_name
             for family in families

@@ -25,7 +25,7 @@ from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.rules.shape import is_grouped, scheduler_of
 from kproxy_ipt.ruleset.matches import Comment, Match, PortMatch
 from kproxy_ipt.ruleset.model import Chain, Rule
-from kproxy_ipt.ruleset.targets import Jump
+from kproxy_ipt.ruleset.targets import Jump, Target
 from kproxy_ipt.selection.usable import UsableEndpoints
 from kproxy_ipt.state.model import Endpoint, ServicePort
 
@@ -45,7 +45,7 @@ def chain_names(service_port: ServicePort) -> ServiceChainNames:
     return ServiceChainNames(f"KUBE-SVC-{suffix}", f"KUBE-SVL-{suffix}", f"KUBE-EXT-{suffix}", f"KUBE-FW-{suffix}")
 
 
-def to_service(service_port: ServicePort, address: str, comment: Match, target: Jump | None) -> Rule:
+def to_service(service_port: ServicePort, address: str, comment: Match, target: Target) -> Rule:
     """A rule that picks packets to *address* and the port of *service_port*."""
     return Rule(
         destination=f"{address}/{service_port.family.bits}",

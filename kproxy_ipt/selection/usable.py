@@ -53,7 +53,7 @@ def usable_endpoints(service_port: ServicePort, endpoints: Sequence[Endpoint], n
     if not service_port.uses_local_endpoints:
         return UsableEndpoints(cluster, (), cluster, any_usable=bool(cluster))
     local = _ready_or_draining([endpoint for endpoint in endpoints if endpoint.is_local])
-    any_usable = bool(cluster) or any(endpoint.ready or is_draining(endpoint) for endpoint in endpoints)
+    any_usable = any(endpoint.ready or is_draining(endpoint) for endpoint in endpoints)
     return UsableEndpoints(cluster, local, _union(endpoints, cluster, local), any_usable=any_usable)
 
 
@@ -78,8 +78,5 @@ def _ready_or_draining(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
 def _union(
     endpoints: Sequence[Endpoint], cluster: tuple[Endpoint, ...], local: tuple[Endpoint, ...]
 ) -> tuple[Endpoint, ...]:
-    if not local or cluster == local:
-        return cluster
-    wanted = {endpoint.text for endpoint in cluster}
-    wanted.update(endpoint.text for endpoint in local)
+    wanted = {endpoint.text for endpoint in (*cluster, *local)}
     return tuple(endpoint for endpoint in endpoints if endpoint.text in wanted)

@@ -9,12 +9,15 @@ import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Balance, Config, Dispatch, ShapeConfig
-from kproxy_ipt.rules.build import Desired, with_base_chains
+from kproxy_ipt.rules.build import Desired, build_ruleset, with_base_chains
 from kproxy_ipt.rules.names import FIXED_CHAINS
+from kproxy_ipt.rules.shared_chains import PLACES, ROW_BELOW, branched_places
 from kproxy_ipt.ruleset.check import MAX_COMMENT_BYTES, check_consistency
 from kproxy_ipt.ruleset.matches import Comment
 from kproxy_ipt.ruleset.render import render_save
-from kproxy_ipt.testing.desired import ApiObject, desired_for, rule_lines
+from kproxy_ipt.ruleset.scan import scan_save
+from kproxy_ipt.state.model import MachineFacts
+from kproxy_ipt.testing.desired import ApiObject, desired_for, rule_lines, snapshot_of
 from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port, slice_endpoint, slice_port
 from kproxy_ipt.testing.recorded import recorded_case
 
@@ -177,6 +180,45 @@ def test_desired_rules_tell_what_they_were_made_of() -> None:
     assert (2, 3, 4) == (desired.service_count, desired.service_port_count, desired.endpoint_count)
     assert {"default/dns:a", "default/dns:b"} == set(desired.owners.values())
     assert set(desired.owners) <= set(desired.ruleset.tables["nat"].chains)
+
+
+def test_tree_of_the_kernel_stays_one_between_the_bounds() -> None:
+    """Each shared chain by itself: with no rule there is nothing to keep."""
+    snapshot = snapshot_of(*(service(f"s{n}", cluster_ip=f"10.96.{n // 250}.{n % 250 + 1}") for n in range(ROW_BELOW)))
+    places = frozenset({PLACES["filter_services"], PLACES["nat_services"]})
+    row, tree = (build_ruleset(snapshot, Config(), MachineFacts(), branched) for branched in (frozenset(), places))
+
+    assert row.keeping == tree.keeping == {PLACES["filter_services"]}
+    assert len(rule_lines(row, "filter", "KUBE-SERVICES")) == ROW_BELOW
+    assert len(rule_lines(tree, "filter", "KUBE-SERVICES")) < 16
+    assert branched_places(scan_save(render_save(row.ruleset))) == frozenset()
+    assert branched_places(scan_save(render_save(tree.ruleset))) == {PLACES["filter_services"]}
+
+
+def test_last_rule_of_all_services_is_in_the_first_chain_of_a_tree_alone() -> None:
+    """After the branches, as it is after the rules of a row."""
+    services = [service(f"s{n}", cluster_ip=f"10.96.0.{n}") for n in range(1, 60)]
+    behind = [endpoint_slice(one, [f"10.0.0.{n}"]) for n, one in enumerate(services, start=1)]
+    desired = desired_for(*services, *behind, config=Config(shape=ShapeConfig(dispatch=Dispatch.TREE)))
+    chains = desired.ruleset.tables["nat"].chains
+    ends = {name: [line.endswith("-j KUBE-NODEPORTS") for line in rule_lines(desired, "nat", name)] for name in chains}
+
+    assert [name for name, found in ends.items() if any(found)] == ["KUBE-SERVICES"]
+    assert ends["KUBE-SERVICES"] == [*[False] * (len(ends["KUBE-SERVICES"]) - 1), True]
+
+
+def test_node_ports_are_parted_by_port_in_a_tree() -> None:
+    """Their rules have no address to part them by."""
+    services = [
+        service(
+            f"s{n}", cluster_ip=f"10.96.0.{n}", service_type="NodePort", ports=(service_port(80, node_port=30000 + n),)
+        )
+        for n in range(1, 60)
+    ]
+    desired = desired_for(*services, config=Config(shape=ShapeConfig(dispatch=Dispatch.TREE)))
+    first = rule_lines(desired, "filter", "KUBE-EXTERNAL-SERVICES")
+
+    assert [line.split('"')[1] for line in first] == ["services at tcp 29952-30207"]
 
 
 def test_chains_stand_after_those_that_they_jump_to() -> None:

@@ -198,6 +198,17 @@ def test_external_ips_can_be_forbidden() -> None:
         assert "192.0.2.1" not in repr(desired.ruleset)
 
 
+@pytest.mark.parametrize("addresses", [(), ("10.0.0.1",)])
+def test_external_ips_outside_of_the_ranges_get_no_rule(addresses: tuple[str, ...]) -> None:
+    """Those in a range do, next to them, with endpoints and without."""
+    web = service(external_ips=("192.0.2.1", "203.0.113.1"))
+    config = Config(external_ip_ranges=("192.0.2.0/24", "2001:db8::/32"))
+    written = repr(desired_for(web, endpoint_slice(web, addresses), config=config).ruleset)
+
+    assert "192.0.2.1/32" in written
+    assert "203.0.113.1" not in written
+
+
 def test_one_number_over_three_protocols_is_three_independent_services() -> None:
     """The protocol is part of every rule and of every name."""
     ports = [service_port(53, protocol=protocol, node_port=30053) for protocol in ("TCP", "UDP", "SCTP")]

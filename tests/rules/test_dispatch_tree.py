@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address, ip_network
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,13 +18,14 @@ from kproxy_ipt.rules.dispatch_tree import (
     Branch,
     DispatchTree,
     Entry,
+    Node,
     Place,
     dispatch_key,
     is_branched,
 )
 from kproxy_ipt.rules.names import is_own_chain, is_service_chain
-from kproxy_ipt.rules.shared_chains import ROW_BELOW, TREE_FROM, wants_tree
-from kproxy_ipt.ruleset.matches import PortMatch
+from kproxy_ipt.rules.shared_chains import ROW_BELOW, TREE_FROM, keeps_its_form, wants_tree
+from kproxy_ipt.ruleset.matches import Comment, PortMatch
 from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.render import render_rule
 from kproxy_ipt.ruleset.targets import Jump
@@ -87,6 +89,25 @@ def _some_rules(draw: st.DrawFn, family: Family) -> list[Rule]:
     protocols = st.sampled_from(("tcp", "udp", "sctp"))
     one = st.builds(_rule, addresses | st.just(""), ports, protocols, st.just(family))
     return draw(st.lists(one, max_size=40))
+
+
+@pytest.mark.parametrize(
+    ("destination", "family", "by_address", "by_port"),
+    [
+        ("10.96.0.1/32", Family.IPV4, "0a600001t0050", "t00500a600001"),
+        ("fd00::1/128", Family.IPV6, f"fd{29 * '0'}1t0050", f"t0050fd{29 * '0'}1"),
+        ("", Family.IPV4, "", "t0050"),
+        ("127.0.0.0/8", Family.IPV4, "", "t0050"),
+    ],
+)
+def test_key_ends_where_rules_may_match_the_same_packets(
+    destination: str, family: Family, by_address: str, by_port: str
+) -> None:
+    """A rule for any address has no digits of one, and nothing comes after what it leaves open."""
+    rule = msgspec.structs.replace(_rule("", 80), destination=destination)
+
+    assert dispatch_key(rule, family, ports_first=False) == by_address
+    assert dispatch_key(rule, family, ports_first=True) == by_port
 
 
 @pytest.fixture
@@ -178,6 +199,105 @@ def test_one_address_with_many_ports_is_parted_by_protocol_and_port() -> None:
     assert all(rule.destination == "" for rule in branches[1:])
 
 
+def _branches(tree: DispatchTree[Rule], name: str) -> list[Branch]:
+    return [one for one in tree.nodes[name].contents if isinstance(one, Branch)]
+
+
+def test_rule_that_is_alone_on_its_way_stands_where_the_way_would_begin() -> None:
+    """No chain is made for a single rule."""
+    rules = [*(_rule(f"10.96.0.{number}", 80) for number in range(1, 40)), _rule("203.0.113.9", 80)]
+    tree = _grown(_entries(rules))
+
+    assert [type(one) for one in tree.nodes["KUBE-SERVICES"].contents] == [Branch, Entry]
+    assert all(len(node.contents) > 1 for name, node in tree.nodes.items() if name != "KUBE-SERVICES")
+
+
+def test_chain_of_rules_keeps_its_name_whatever_they_share() -> None:
+    """Another rule on the same way goes into the chain that is there, though the addresses share less then."""
+    near, far = ([_rule(f"{start}.{number}", 80) for number in range(1, 11)] for start in ("10.96.0", "203.0.113"))
+    *entries, other = _entries([*near, *far, _rule("203.1.5.5", 80)])
+    tree = _grown(entries)
+    names = {*tree.nodes}
+    growth = tree.replace((), [other])
+
+    assert {*tree.nodes} == names
+    assert growth.gone == frozenset()
+    assert len(growth.written) == 2
+    assert other in growth.written[0].contents
+
+
+def test_parting_earlier_leaves_what_was_parted_as_it_is() -> None:
+    """A rule that shares less with the others comes in by one chain above them, which the first chain leads to."""
+    *entries, other = _entries([*(_rule(f"10.96.0.{number}", 80) for number in range(1, 40)), _rule("10.97.0.1", 80)])
+    tree = _grown(entries)
+    before = {name: node.contents for name, node in tree.nodes.items() if name != "KUBE-SERVICES"}
+    tree.replace((), [other])
+    after = {name: node.contents for name, node in tree.nodes.items() if name != "KUBE-SERVICES"}
+
+    assert before == {name: contents for name, contents in after.items() if name in before}
+    assert len(after) == len(before) + 1
+
+
+def test_chains_of_different_places_have_different_names() -> None:
+    """The same rules in another table, or in another chain of it."""
+    rules = [_rule(f"10.96.0.{number}", 80) for number in range(1, 40)]
+    places = [Place(table, chain) for table in ("nat", "filter") for chain in ("KUBE-SERVICES", "KUBE-NODEPORTS")]
+    trees = [_grown(_entries(rules), place) for place in places]
+    names = [name for tree in trees for name in tree.nodes]
+
+    assert len(trees[0].nodes) > 3
+    assert len(set(names)) == len(names) - 2
+
+
+def test_ways_by_port_name_protocol_and_range() -> None:
+    """The comment says what the matches ask for, and one digit more is asked for at each level."""
+    tree = _grown(_entries([_rule("", port) for port in range(1, 41)], _BY_PORT), _BY_PORT)
+    (top,) = _branches(tree, "KUBE-EXTERNAL-SERVICES")
+    ways = [top, *_branches(tree, top.chain)]
+
+    assert [one.rule for one in ways] == [
+        Rule(
+            protocol="tcp",
+            matches=(Comment(f"services at tcp {first}-{last}"), PortMatch("tcp", (first, last))),
+            target=Jump(one.chain),
+        )
+        for one, (first, last) in zip(ways, [(0, 255), (0, 15), (16, 31), (32, 47)], strict=True)
+    ]
+
+
+def test_ways_behind_a_port_ask_for_the_address_alone() -> None:
+    """Protocol and port have been asked for by then, and nothing is asked for twice."""
+    rules = [_rule(f"203.0.113.{number}", 30080) for number in range(1, 41)]
+    tree = _grown(_entries(rules, _BY_PORT), _BY_PORT)
+    (top,) = _branches(tree, "KUBE-EXTERNAL-SERVICES")
+    ports = PortMatch("tcp", (30080, 30080))
+
+    assert top.rule == Rule(
+        destination="203.0.113.0/24",
+        protocol="tcp",
+        matches=(Comment("services at 203.0.113.0/24 tcp 30080-30080"), ports),
+        target=Jump(top.chain),
+    )
+    assert [one.rule for one in _branches(tree, top.chain)] == [
+        Rule(destination=prefix, matches=(Comment(f"services at {prefix}"),), target=Jump(one.chain))
+        for one, prefix in zip(
+            _branches(tree, top.chain), ["203.0.113.0/28", "203.0.113.16/28", "203.0.113.32/28"], strict=True
+        )
+    ]
+
+
+def test_tree_without_rules_is_an_empty_first_chain() -> None:
+    """Before anything comes, and after everything has left."""
+    entries = _cluster(100)
+    tree = DispatchTree[Rule](_BY_ADDRESS, Family.IPV4)
+    empty: list[Node[Rule]] = [Node("KUBE-SERVICES", 0, (), ())]
+
+    assert [*tree.ordered()] == empty
+    tree.replace((), entries)
+    tree.replace(entries, ())
+    assert [*tree.ordered()] == empty
+
+
 def test_few_rules_are_the_row_itself() -> None:
     """Up to `LEAF_RULES` there is nothing to part."""
     entries = _cluster(LEAF_RULES)
@@ -193,6 +313,8 @@ def test_no_way_is_longer_than_nf_tables_allows() -> None:
     tree = _grown(_entries(_rule(str(ip_address(number)), 80) for number in sorted(numbers)))
 
     assert max(node.level for node in tree.nodes.values()) == MOST_LEVELS
+    assert tree.nodes["KUBE-SERVICES"].level == 0
+    assert all(child.level == node.level + 1 for node in tree.nodes.values() for child in node.children)
     assert len(_rules_of(tree)) == len(numbers)
 
 
@@ -231,3 +353,19 @@ def test_a_tree_is_recognised_by_its_lines() -> None:
 def test_auto_has_two_bounds(dispatch: Dispatch, rules: int, *, is_tree: bool, wanted: bool) -> None:
     """Between them everything stays as it is, so that one Service more or less does not move thousands of rules."""
     assert wants_tree(dispatch, rules, is_tree=is_tree) is wanted
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "rules", "keeps"),
+    [
+        (Dispatch.AUTO, ROW_BELOW - 1, False),
+        (Dispatch.AUTO, ROW_BELOW, True),
+        (Dispatch.AUTO, TREE_FROM - 1, True),
+        (Dispatch.AUTO, TREE_FROM, False),
+        (Dispatch.TREE, ROW_BELOW, False),
+        (Dispatch.LINEAR, ROW_BELOW, False),
+    ],
+)
+def test_what_the_kernel_has_counts_between_the_bounds_only(dispatch: Dispatch, rules: int, *, keeps: bool) -> None:
+    """Elsewhere configuration and number decide."""
+    assert keeps_its_form(dispatch, rules) is keeps

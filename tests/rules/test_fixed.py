@@ -8,6 +8,9 @@ import pytest
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, IptablesConfig
 from kproxy_ipt.rules.build import with_base_chains
+from kproxy_ipt.rules.fixed import ACCEPT, BASE_JUMPS, BaseJump, _jump
+from kproxy_ipt.ruleset.matches import Comment, Conntrack
+from kproxy_ipt.ruleset.model import Chain, Rule
 from kproxy_ipt.ruleset.targets import Jump
 from kproxy_ipt.state.model import MachineFacts, OptionalPart
 from kproxy_ipt.testing.desired import desired_for, rule_lines
@@ -130,6 +133,46 @@ def test_jumps_stand_in_built_in_chains_in_the_order_of_kube_proxy(family: Famil
     }
 
 
+@pytest.mark.parametrize("family", list(Family))
+def test_whole_tables_are_of_the_family_and_let_pass_what_no_rule_decides(family: Family) -> None:
+    """Built-in chains have the policy of a node that nobody has set up."""
+    ruleset = with_base_chains(desired_for(family=family))
+    policies = {chain.policy for table in ruleset.tables.values() for chain in table.chains.values()}
+
+    assert ruleset.family is family
+    assert policies == {"ACCEPT", "-"}
+
+
+def test_only_new_connections_are_led_to_what_decides_about_them() -> None:
+    """Packets of known connections need not walk these chains; in nat the kernel asks for new ones only."""
+    asked = {(jump.table, jump.chain, jump.target) for jump in BASE_JUMPS if Conntrack(("NEW",)) in jump.rule.matches}
+
+    assert asked == {
+        ("filter", chain, target)
+        for chain, targets in {
+            "INPUT": ("KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-FIREWALL"),
+            "FORWARD": ("KUBE-EXTERNAL-SERVICES", "KUBE-SERVICES", "KUBE-PROXY-FIREWALL"),
+            "OUTPUT": ("KUBE-SERVICES", "KUBE-PROXY-FIREWALL"),
+        }.items()
+        for target in targets
+    }
+
+
+def test_jumps_are_what_is_made_of_their_parts() -> None:
+    """The list is a constant; made anew, each of its jumps is the same."""
+    for jump in BASE_JUMPS:
+        comments = [match.text for match in jump.rule.matches if isinstance(match, Comment)]
+        parts = (jump.table, jump.chain, "".join(comments), jump.target)
+        is_for_all = len(jump.rule.matches) == len(comments)
+
+        assert jump == (_jump(*parts) if is_for_all else _jump(*parts, new_only=True))
+
+
+def test_rule_that_leads_nowhere_has_no_chain_as_target() -> None:
+    """A verdict ends the walk."""
+    assert BaseJump("filter", "INPUT", Rule(target=ACCEPT)).target == ""
+
+
 def test_guard_of_loopback_is_written_only_with_node_ports_on_localhost() -> None:
     """Otherwise KUBE-FIREWALL must exist, but its rules are those of the kubelet."""
     off = desired_for(config=Config(iptables=IptablesConfig(localhost_node_ports=False)))
@@ -137,5 +180,6 @@ def test_guard_of_loopback_is_written_only_with_node_ports_on_localhost() -> Non
 
     assert (("filter", "KUBE-FIREWALL"),) == off.shared_chains
     assert off.ruleset.chain("filter", "KUBE-FIREWALL") is None
+    assert with_base_chains(off).tables["filter"].chains["KUBE-FIREWALL"] == Chain("KUBE-FIREWALL")
     assert () == on.shared_chains
     assert "! -s 127.0.0.0/8 -d 127.0.0.0/8" in rule_lines(on, "filter", "KUBE-FIREWALL")[0]

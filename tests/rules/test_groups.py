@@ -3,19 +3,31 @@
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Balance, Config, ShapeConfig
-from kproxy_ipt.rules.build import Desired
-from kproxy_ipt.rules.groups import GROUP_CAPACITY, Group, dices, group_chain_name, groups_of
-from kproxy_ipt.rules.names import is_service_chain
-from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, StatisticRandom
-from kproxy_ipt.ruleset.model import Chain
+from kproxy_ipt.rules import groups as groups_module
+from kproxy_ipt.rules.build import Desired, service_port_rules
+from kproxy_ipt.rules.groups import (
+    GROUP_CAPACITY,
+    Group,
+    GroupWriter,
+    dices,
+    group_chain_name,
+    group_chain_names,
+    groups_of,
+)
+from kproxy_ipt.rules.names import is_service_chain, service_suffix
+from kproxy_ipt.rules.options import rule_options
+from kproxy_ipt.ruleset.matches import PROBABILITY_ONE, Comment, StatisticRandom
+from kproxy_ipt.ruleset.model import Chain, Rule
 from kproxy_ipt.ruleset.targets import Jump
-from kproxy_ipt.state.model import Endpoint
-from kproxy_ipt.testing.desired import desired_for
+from kproxy_ipt.state.model import Endpoint, MachineFacts, NodeFacts
+from kproxy_ipt.testing.desired import desired_for, snapshot_of
 from kproxy_ipt.testing.objects import endpoint_slice, service
 
 SIZES = [25, 26, 60, 100, 384, 1000, 1501, 3000, 5000, 10_000]
@@ -60,6 +72,15 @@ def test_every_endpoint_is_in_one_small_group(count: int) -> None:
     assert max(len(leaf.members) for leaf in leaves) <= GROUP_CAPACITY
     assert sorted(_texts(_endpoints(range(count)))) == sorted(text for leaf in leaves for text in _texts(leaf.members))
     assert all(len(group.members) == sum(len(part.members) for part in group.parts) for group in groups if group.parts)
+
+
+def test_group_of_just_its_capacity_is_not_split() -> None:
+    """One endpoint more would be too many."""
+    endpoints = _endpoints(range(200))
+    capacity = max(len(group.members) for group in groups_of(endpoints))
+
+    assert not [group for group in groups_of(endpoints, capacity) if group.parts]
+    assert [group for group in groups_of(endpoints, capacity - 1) if group.parts]
 
 
 @given(st.sets(st.integers(0, 5000), max_size=120), st.integers(0, 5000), st.integers(1, 5))
@@ -152,6 +173,60 @@ def test_group_chains_come_before_those_that_jump_to_them() -> None:
 
         assert targets <= seen
         seen.add(name)
+
+
+def test_names_of_group_chains_are_told_with_the_number_of_endpoints_behind_each() -> None:
+    """From the endpoints alone, the chains of groups of groups included: those that are written."""
+    count = 1000
+    chains = _grouped(count).ruleset.tables["nat"].chains
+    top = f"KUBE-SVC-{service_suffix('default/web', 'tcp')}"
+    told = [*group_chain_names(top, "default/web", "tcp", groups_of(_endpoints(range(count))))]
+    written = {name for name in chains if name.startswith("KUBE-SVC-")} - {top}
+
+    assert sorted(name for name, _ in told) == sorted(written)
+    assert all(behind == len(_walked(chains, name)[0]) for name, behind in told)
+
+
+@pytest.mark.parametrize("with_comments", [True, False])
+def test_rules_of_groups_name_where_they_lead_on_demand(*, with_comments: bool) -> None:
+    """A group by the number of its endpoints, an endpoint by its text."""
+    groups = groups_of(_endpoints(range(60)))
+    writer = GroupWriter("KUBE-SVC-AAAAAAAAAAAAAAAA", "ns/a", "tcp", with_comments)
+    expected = [f"ns/a -> {len(group.members)} endpoints" for group in groups]
+    inner = [f"ns/a -> {text}" for group in groups for text in _texts(group.members)]
+
+    assert _said(writer.row(groups)) == (expected if with_comments else [])
+    assert [one for chain in writer.chains(groups) for one in _said(chain.rules)] == (inner if with_comments else [])
+
+
+def test_chain_of_a_service_port_leads_to_groups_as_options_say() -> None:
+    """No group is larger than their capacity, and comments are written where other rules of endpoints have them."""
+    web = service()
+    state = next(iter(snapshot_of(web, endpoint_slice(web, [_address(n) for n in range(200)])).services.values()))
+    config = Config(shape=ShapeConfig(balance=Balance.GROUPED))
+    options = rule_options(config, NodeFacts(), MachineFacts(), Family.IPV4, endpoint_count=200)
+    small = msgspec.structs.replace(options, group_capacity=5)
+    chains = [
+        chain
+        for chain in service_port_rules(state, NodeFacts(), small).chains
+        if not chain.name.startswith("KUBE-SEP-")
+    ]
+    leaves = [chain for chain in chains if "KUBE-SEP-" in repr(chain.rules)]
+
+    assert max(len(leaf.rules) for leaf in leaves) == 5
+    assert all(len(_said(chain.rules)) == len(chain.rules) for chain in chains)
+
+
+def _said(rules: Sequence[Rule]) -> list[str]:
+    return [match.text for rule in rules for match in rule.matches if isinstance(match, Comment)]
+
+
+def test_endpoints_that_cannot_be_told_apart_share_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splitting ends with the hash, however many are left."""
+    monkeypatch.setattr(groups_module, "_bits", lambda _: "01" * 32)
+    (group,) = groups_of(_endpoints(range(30)))
+
+    assert (group.path, group.parts, len(group.members)) == ("0101", (), 30)
 
 
 def test_group_chains_have_names_that_are_ours() -> None:

@@ -91,6 +91,7 @@ def test_only_exact_names_of_service_chains_are_ours(table: str, chain: str, *, 
         ("mangle", "KUBE-KUBELET-CANARY", False),
         ("mangle", "KUBE-SERVICES", False),
         ("nat", "PREROUTING", False),
+        ("raw", "KUBE-SERVICES", False),
     ],
 )
 def test_chains_of_dispatch_are_ours_in_their_tables_only(table: str, chain: str, *, is_own: bool) -> None:

@@ -109,17 +109,19 @@ def test_policy_local_is_a_guard_of_hints() -> None:
     decision = topology_decision(_INTERNAL_LOCAL, [_endpoint(zone_hints=["a"])], _NODE)
 
     assert decision.guard is TopologyGuard.POLICY_LOCAL
+    assert decision.sentence == "off: internalTrafficPolicy Local asks for no hints"
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "mode"), [("zone_hints", "a", "same zone"), ("node_hints", "n1", "same node")]
+    ("kind", "hint", "mode", "place"),
+    [("zone_hints", "a", "same zone", "zone a"), ("node_hints", "n1", "same node", "node n1")],
 )
-def test_hints_in_force_say_how_many_endpoints_they_leave(kind: str, place: str, mode: str) -> None:
+def test_hints_in_force_say_how_many_endpoints_they_leave(kind: str, hint: str, mode: str, place: str) -> None:
     """On names the kind of hint, the place, and what it leaves."""
-    decision = topology_decision(_PORT, [_endpoint(1, **{kind: [place]}), _endpoint(2, **{kind: ["x"]})], _NODE)
+    decision = topology_decision(_PORT, [_endpoint(1, **{kind: [hint]}), _endpoint(2, **{kind: ["x"]})], _NODE)
 
     assert (decision.mode, decision.guard) == (mode, None)
-    assert decision.sentence.startswith(f"on: {mode}: 1 of 2 ready endpoints")
+    assert decision.sentence == f"on: {mode}: 1 of 2 ready endpoints are hinted for {place}"
 
 
 def test_every_reason_has_a_sentence() -> None:
