@@ -108,7 +108,7 @@ coverage: setup ## Line coverage of all tests, programs and daemons that they st
 	$(INSTALL) --requirement $(LOCKED)/mutation.txt
 	touch $@
 
-mutation: .venv/.mutation ## Change each line of selection, rules and plan, and see whether a test notices; an hour.
+mutation: .venv/.mutation ## Change each line of selection, rules and plan, and see whether a test notices; two hours.
 	@$(BIN)/mutmut run
 	$(BIN)/mutmut results
 

@@ -65,10 +65,3 @@ def test_what_a_family_lacks_is_known_to_its_options_alone() -> None:
     assert v4.node_ports == NodePortEntry(all_addresses=False, addresses=("127.0.0.1", "192.0.2.10"), localhost=True)
     assert v6.node_ports == NodePortEntry(all_addresses=True, localhost=False)
     assert (v4.endpoint_comments, v4.drop_invalid) == (True, False)
-
-
-def test_program_without_random_ports_is_not_asked_for_them() -> None:
-    """An old program does without, whatever the kernel can."""
-    options = rule_options(Config(), _NODE, MachineFacts(random_fully=False), Family.IPV4, endpoint_count=0)
-
-    assert options.random_fully is False
