@@ -23,4 +23,4 @@ def test_lists_are_read_by_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / f"ip6_{name}").write_text(text)
 
     assert (legacy_tables(Family.IPV4), legacy_tables(Family.IPV6)) == ((), ("nat", "filter"))
-    assert kernel_extensions(Family.IPV6) == {"tcp", "DNAT"}
+    assert kernel_extensions(Family.IPV6) == frozenset({"tcp", "DNAT"})
