@@ -100,7 +100,9 @@ test: lint ## Everything: lint and all tests; kernel tests only as root.
 	$(BIN)/pytest -q -n 2 -m 'not kernel'
 
 coverage: setup ## Line coverage of all tests, programs and daemons that they start included; as root; at least 95 %.
-	@mkdir -p .coverage
+	@rm -rf .coverage
+	# Programs that tests run as nobody write there too.
+	install --directory --mode=1777 .coverage
 	$(BIN)/pytest -q -n 2 --cov --cov-report=term --cov-fail-under=95
 
 .venv/.mutation: .venv/.development $(LOCKED)/mutation.txt

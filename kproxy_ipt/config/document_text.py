@@ -118,8 +118,6 @@ def _yaml_document(text: str) -> PlainDocument:
         value = reader.first_document()
     except yaml.YAMLError as error:
         raise ConfigError((f"bad YAML: {_where(error)}",)) from error
-    except RecursionError as error:
-        raise ConfigError(("bad YAML: nested too deeply",)) from error
     if _more_documents(events):
         reader.notes.append("only the first YAML document is read")
     return PlainDocument(value, tuple(reader.notes))

@@ -31,7 +31,7 @@ from prometheus_client.samples import Sample
 from kproxy_ipt import __version__
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.metric_table import METRICS, MetricSpec, MetricType
-from kproxy_ipt.errors import NamespaceError
+from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.kernel.nfacct import CT_STATE_INVALID_DROPPED, LOCALHOST_NODE_PORTS_ACCEPTED, read_counters
 from kproxy_ipt.ruleset.model import Counters
@@ -233,7 +233,7 @@ def accounting(netns: str | None) -> Mapping[str, Counters]:
     try:
         with inside(netns):
             return read_counters(_NFACCT_METRICS)
-    except NamespaceError:
+    except KernelError:
         return {}
 
 

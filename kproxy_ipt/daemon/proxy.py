@@ -8,8 +8,9 @@ one that runs is finished, then ports are closed. Rules stay.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -29,7 +30,7 @@ from kproxy_ipt.daemon.inputs import Inputs
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_before, with_runner
-from kproxy_ipt.daemon.metrics import Metrics
+from kproxy_ipt.daemon.metrics import Metrics, accounting
 from kproxy_ipt.daemon.metrics_pages import MetricsPages, Process
 from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.daemon.quarantine import Refusal
@@ -40,16 +41,13 @@ from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.addresses import interface_addresses
 from kproxy_ipt.kernel.backend import Backend
 from kproxy_ipt.kernel.command import SubprocessRunner
-from kproxy_ipt.kernel.netns import inside
-from kproxy_ipt.kernel.nfacct import read_counters
 from kproxy_ipt.kernel.notify_addresses import AddressMonitor
 from kproxy_ipt.kernel.sysctls import tcp_be_liberal
 from kproxy_ipt.objects.events import Event, Kind
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.fallbacks import FALLBACKS
-from kproxy_ipt.rules.options import NFACCT_COUNTERS, rule_options
-from kproxy_ipt.ruleset.model import Counters
+from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.state.model import MachineFacts
 
 
@@ -139,7 +137,7 @@ class Proxy:
         self.metrics = self._metrics = Metrics(
             oldest_unwritten_s=self.health.oldest_unwritten_s,
             api_silence_s=lambda: {str(kind): silence for kind, silence in self._api.silence_s().items()},
-            nfacct_counters=self._nfacct_counters,
+            nfacct_counters=partial(accounting, settings.target.netns),
         )
         self._health_ports = HealthPorts(
             self.health.is_healthy,
@@ -163,13 +161,6 @@ class Proxy:
 
     def _wall_clock_ns(self) -> int:
         return int(self._clocks.unix_s() * 1e9)
-
-    def _nfacct_counters(self) -> Mapping[str, Counters]:
-        try:
-            with inside(self._settings.target.netns):
-                return read_counters(NFACCT_COUNTERS)
-        except KernelError:
-            return {}
 
     async def run(self) -> None:
         """

@@ -48,6 +48,7 @@ TARGET_EXTENSIONS = frozenset(
         "SNAT",
         "SNPT",
         "SYNPROXY",
+        "TARPIT",
         "TCPMSS",
         "TCPOPTSTRIP",
         "TEE",

@@ -31,6 +31,7 @@ PATIENCE_S = 15.0
 """How long anything may take on a busy machine."""
 
 _POLL_S = 0.01
+_LAST_MOMENT_S = 3.0
 LogLine = Mapping[str, object]
 
 
@@ -104,8 +105,12 @@ class DaemonProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it if it still runs."""
-        if self._process is not None:
+        """End it as a service manager does if it still runs: it is told to, and killed if it does not in a moment."""
+        if self._process is None:
+            return
+        try:
+            self.stop(timeout_s=_LAST_MOMENT_S)
+        except subprocess.TimeoutExpired:
             self.stop(signal.SIGKILL)
 
     @property

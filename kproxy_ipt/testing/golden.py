@@ -121,11 +121,6 @@ class CaseUpdate(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     errors: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """That of the folder."""
-        return self.folder.name
-
 
 def check_cases(folders: Sequence[Path], *, jobs: int = 0) -> tuple[CaseResult, ...]:
     """

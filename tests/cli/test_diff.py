@@ -124,6 +124,51 @@ def test_side_that_cannot_be_read_leaves_all_open(side: str, invoke: Invoke) -> 
     assert "error: " in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\xff\xfe", "found bytes that are no UTF-8"), (b"\n", "found nothing, expected the output of iptables-save")],
+)
+def test_file_that_is_no_text_leaves_all_open(content: bytes, message: str, invoke: Invoke, tmp_path: Path) -> None:
+    """A pipe that failed, or a file of another kind, is never an empty kernel."""
+    path = tmp_path / "rules"
+    path.write_bytes(content)
+    result = invoke("diff", f"golden:{_TWO}", path)
+
+    assert result.exit_code == 2
+    assert f"{path}: {message}" in result.stderr
+
+
+def test_side_without_a_path_is_wrong_usage(invoke: Invoke) -> None:
+    """The words of a side are those of its kind."""
+    result = invoke("diff", "golden:", f"golden:{_TWO}")
+
+    assert result.exit_code == 2
+    assert "'golden:' names no path, expected golden:PATH" in result.stderr
+
+
+def test_rules_of_the_other_family_are_not_left_out_in_silence(invoke: Invoke) -> None:
+    """A file that `--family` rules out is an error, not a side without rules."""
+    path = _GOLDEN / "68-ipv6-only" / "ip6tables.txt"
+    result = invoke("diff", path, path, "--family", "ipv4")
+
+    assert result.exit_code == 2
+    assert f"{path}: the rules are of IPv6, which was not asked for (--family)" in result.stderr
+
+
+def test_long_difference_is_cut(invoke: Invoke, tmp_path: Path) -> None:
+    """A chain with many other lines is not told line by line, and where all of them are is."""
+    path = tmp_path / "rules"
+    rules = "".join(f"-A CNI-X -s 10.9.{number}.0/24 -j RETURN\n" for number in range(40))
+    text = (_TWO / "iptables.txt").read_text()
+    path.write_text(text.replace("*nat\n", "*nat\n:CNI-X - [0:0]\n", 1).replace("COMMIT\n", "@", 1))
+    nat = path.read_text().replace("COMMIT\n", rules + "COMMIT\n").replace("@", "COMMIT\n")
+    path.write_text(nat)
+    shown = invoke("diff", f"golden:{_TWO}", path, "--foreign").stdout
+
+    assert "more (--output json has them all)" in shown
+    assert shown.count("-A CNI-X") < 40
+
+
 def test_file_that_holds_no_rules_leaves_all_open(invoke: Invoke, tmp_path: Path) -> None:
     """The error names file and line."""
     path = tmp_path / "notes.txt"

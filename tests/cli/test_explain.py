@@ -67,6 +67,40 @@ def test_chain_leads_to_its_service_port(subject: str, explain: Invoke) -> None:
     assert [row.split()[:5] for row in rows] == [["demo/web:http", "tcp", one, "-", "yes"] for one in ("ipv4", "ipv6")]
 
 
+def test_chain_is_a_document_too(explain: Invoke) -> None:
+    """With its owners and what it does for each."""
+    document = json.loads(explain(_WEB, "-o", "json", "--family", "ipv4").stdout)
+
+    assert (document["chain"], document["meaning"]) == (_WEB, "")
+    assert [(one["service_port"], one["family"], one["stands"]) for one in document["owners"]] == [
+        ("demo/web:http", "ipv4", True)
+    ]
+
+
+def test_what_a_service_asks_for_is_told_line_by_line(invoke: Invoke, tmp_path: Path) -> None:
+    """Affinity, source ranges, health check, the family that it leaves out, and that it has no endpoints."""
+    path = tmp_path / "web.yaml"
+    path.write_text(
+        "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: a}, spec: {type: LoadBalancer,"
+        " clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9], externalTrafficPolicy: Local, healthCheckNodePort: 31234,"
+        " loadBalancerSourceRanges: [192.0.2.0/24], sessionAffinity: ClientIP, ports: [{port: 80, protocol: TCP}]},"
+        " status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}}"
+    )
+    lines = invoke("explain", "svc/a/web", "--from", path, "--hostname-override", "n1").stdout.splitlines()
+
+    assert "no IPv6 rules: its cluster IPs are 10.96.0.9" in lines
+    assert any(line.startswith("affinity: ClientIP: a client address keeps its endpoint") for line in lines)
+    assert any(line.startswith("source ranges: enforced here for 198.51.100.1: only 192.0.2.0/24") for line in lines)
+    assert "health check: port 31234 answers 503: none is ready on this node" in lines
+    assert "no endpoints: no slice of this Service has any" in lines
+
+
+def test_balancing_of_another_kind_is_told(explain: Invoke) -> None:
+    """Connections in turn, where the option asks for it."""
+    assert "\nbalancing: rr by the configuration: " in explain("svc/demo/web", "--scheduler", "rr").stdout
+    assert "\nbalancing: " not in explain("svc/demo/web").stdout
+
+
 def test_fixed_chain_has_a_meaning(explain: Invoke) -> None:
     """Chains without a service are explained by a line."""
     assert explain("chain/KUBE-MARK-MASQ").stdout.startswith("KUBE-MARK-MASQ: marks packets")

@@ -95,6 +95,7 @@ def test_rules_of_a_file_need_no_objects(invoke: Invoke, path: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "*filter\nnonsense\nCOMMIT\n",
         "*filter\n:FORWARD ACCEPT\n-A FORWARD -j\nCOMMIT\n",
         "*filter\n:FORWARD ACCEPT\n:A -\n-A FORWARD -j A\n-A A -j A\nCOMMIT\n",
     ],
@@ -107,9 +108,27 @@ def test_a_file_that_is_no_ruleset_is_a_source_error(invoke: Invoke, text: str) 
     assert "error: " in result.stderr
 
 
+def test_a_file_that_is_not_there_is_a_source_error(invoke: Invoke) -> None:
+    """Named with the option that asked for it."""
+    result = invoke("trace", "--rules", "/no/such/file", "--src", "10.0.0.1", "--dst", "10.0.0.2")
+
+    assert result.exit_code == 5
+    assert result.stderr == "error: --rules /no/such/file: No such file or directory\n"
+
+
+def test_what_the_node_takes_is_said(invoke: Invoke) -> None:
+    """A packet that no rule sends on ends at the node itself, and is no connection to an endpoint."""
+    rules = "*filter\n:INPUT DROP\n-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT\nCOMMIT\n"
+    flow = ("--src", "203.0.113.9", "--dst", "node", "--dport", "22", "--node-address", "192.0.2.10")
+    result = invoke("trace", "--rules", "-", *flow, stdin=rules.encode())
+
+    assert "accepted by the node" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--src", "10.0.0.1", "--dst", "10.0.0.2", "--node-address", "here"), "'here' is not an IP address"),
         (("--dst", "10.0.0.1"), "Missing option '--src'"),
         (("--src", "10.0.0.1"), "Missing option '--dst'"),
         (("--src", "10.0.0.1", "--dst", "fd00::1"), "different families"),

@@ -165,6 +165,14 @@ def test_pod_without_service_account_is_told_why(tmp_path: Path) -> None:
         find_access(ClusterConnection(service_account=str(tmp_path)), environ)
 
 
+def test_context_without_a_kubeconfig_is_an_error(tmp_path: Path) -> None:
+    """In a pod too: its service account has no contexts to choose from."""
+    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
+
+    with pytest.raises(SourceError, match="context 'lab' is asked for, but there is no kubeconfig"):
+        find_access(ClusterConnection(context="lab"), pod)
+
+
 def test_no_cluster_at_all_lists_what_can_be_done() -> None:
     """Without kubeconfig and outside of a pod the ways to name a cluster are listed."""
     with pytest.raises(SourceError, match=r"give a kubeconfig, set KUBECONFIG, create ~/.kube/config, or run in a pod"):

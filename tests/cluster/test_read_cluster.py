@@ -165,6 +165,7 @@ def test_requests_keep_to_the_rate(api_server: ApiServer, waits: list[float]) ->
         (Fault.answer(200, b"<html>log in</html>", "text/html"), r"no ServiceList, but '<html>log in</html>'"),
         (Fault.too_many_requests(retry_after_s=120), r"429, .*; the server asks to come back in 120 s"),
         (Fault.unavailable(), r"503, .*; gave up after 5 attempts"),
+        (Fault.expired(), r"410, the list expired again and again while it was read"),
         (Fault.cut(after=10), r"broke before the answer was complete .*; gave up after 5 attempts; is https:// meant"),
     ],
 )

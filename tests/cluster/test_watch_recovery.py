@@ -114,6 +114,51 @@ def test_source_recovers(break_it: Break, told: str | None, api_server: ApiServe
     assert min(run.time.waits) >= 0.5
 
 
+def test_line_without_end_is_left(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream without line breaks must not fill the memory: it is given up, and listed anew."""
+    monkeypatch.setattr("kproxy_ipt.sources.watch_stream.MAX_LINE", 2000)
+    run = watching(api_server)
+
+    asyncio.run(broken_and_recovered(api_server, lambda server: server.end_watches(after=b"x" * 10**6), run))
+
+    assert any("a line of more than 2000 bytes; listing anew" in trouble for trouble in run.troubles(Kind.SERVICES))
+
+
+def test_busy_server_is_asked_for_its_pages_again(api_server: ApiServer) -> None:
+    """A page that is refused for now costs the time that the server asks for, not the list."""
+    api_server.streaming_lists = StreamingLists.REFUSED
+    api_server.put(service("web"))
+    api_server.schedule(Fault.too_many_requests(retry_after_s=3), path="/services", watch=False)
+
+    async def scenario() -> SourceRun:
+        async with watching(api_server) as run:
+            await run.until(lambda: run.names(Kind.SERVICES) == ["web"])
+            return run
+
+    run = asyncio.run(scenario())
+
+    assert 3.0 in run.time.waits
+    assert run.troubles(Kind.SERVICES) == []
+
+
+def test_list_without_a_version_is_not_followed(api_server: ApiServer) -> None:
+    """A watch could not go on from it: that is told, and the list is asked for again."""
+    api_server.streaming_lists = StreamingLists.REFUSED
+    api_server.put(service("web"))
+    nameless = b'{"kind":"ServiceList","apiVersion":"v1","metadata":{},"items":[]}'
+    api_server.schedule(Fault.answer(200, nameless), path="/services", watch=False)
+
+    async def scenario() -> SourceRun:
+        async with watching(api_server) as run:
+            await run.until(lambda: run.names(Kind.SERVICES) == ["web"])
+            return run
+
+    run = asyncio.run(scenario())
+
+    assert any("the list carries no resourceVersion" in trouble for trouble in run.troubles(Kind.SERVICES))
+    assert run.lists(Kind.SERVICES) == 1
+
+
 @pytest.mark.parametrize("content", [HALF_A_LINE, b""])
 def test_cut_stream_is_resumed_without_a_list(content: bytes, api_server: ApiServer) -> None:
     """What was not complete is sent again: the version had not moved on."""

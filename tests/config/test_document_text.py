@@ -104,6 +104,18 @@ def test_merge_key_fills_in_what_is_missing() -> None:
     assert value == {"base": {"x": 1, "y": 2}, "use": {"x": 1, "y": 3}}
 
 
+def test_alias_may_name_a_field() -> None:
+    """It stands for the word behind its anchor."""
+    assert plain_document(b"a: &word b\n*word : 1\n").value == {"a": "b", "b": 1}
+
+
+def test_broken_text_behind_the_first_document_is_not_read() -> None:
+    """It may be anything; that there is more is noted."""
+    document = plain_document(b"a: 1\n---\nb: [\n")
+
+    assert (document.value, document.notes) == ({"a": 1}, ("only the first YAML document is read",))
+
+
 def test_only_the_first_document_counts() -> None:
     """Later documents are not even parsed, but noted."""
     document = plain_document(b"---\na: 1\n---\nb: [\n")

@@ -272,6 +272,22 @@ def test_server_without_an_address_is_not_opened() -> None:
     assert asyncio.run(_start()) is None
 
 
+def test_address_that_is_none_is_told() -> None:
+    """It is no reason to end, unless the configuration says so."""
+    nonsense = Server("metrics", "here", _ok)
+
+    async def _start(*, hard_fail: bool) -> int | None:
+        servers = Servers([nonsense], netns=None, hard_fail=hard_fail, log=SilentLog(), pause=Turnstile().pause)
+        await servers.start()
+        port = servers.port("metrics")
+        await servers.close()
+        return port
+
+    with pytest.raises(ListenError, match="here is no address with a port"):
+        asyncio.run(_start(hard_fail=True))
+    assert asyncio.run(_start(hard_fail=False)) is None
+
+
 def test_taken_port_is_tried_again_every_five_seconds() -> None:
     """The server opens as soon as the port is free."""
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from kproxy_ipt.addresses import Family
@@ -157,6 +158,23 @@ def test_finding_is_told_once_as_long_as_it_stands(taken: Taken) -> None:
     taken.take(*(Gone(Kind.SERVICES, "default", "web", (ODD,)) for _ in range(3)))
 
     assert taken.log.lines == [("object", str(ODD))]
+
+
+def test_findings_of_objects_that_are_gone_are_forgotten(taken: Taken) -> None:
+    """What was told is remembered for what stands, so a cluster that makes new oddities for ever fills no memory."""
+    others = [msgspec.structs.replace(ODD, object=f"Service default/s{number}") for number in range(1001)]
+    come_and_gone = [
+        event
+        for number, finding in enumerate(others)
+        for event in (
+            Gone(Kind.SERVICES, "default", f"s{number}", (finding,)),
+            Gone(Kind.SERVICES, "default", f"s{number}"),
+        )
+    ]
+    taken.take(*come_and_gone, Gone(Kind.SERVICES, "default", "s0", (others[0],)))
+
+    assert len(taken.log.lines) == 1001 + 1
+    assert taken.log.lines[-1] == taken.log.lines[0]
 
 
 def test_finding_of_a_contact_is_told(taken: Taken) -> None:

@@ -299,6 +299,29 @@ def test_bug_ends_the_daemon_with_a_traceback_in_the_log(target: Target, where: 
     run(test)
 
 
+def test_trouble_of_a_library_does_not_end_the_daemon(target: Target) -> None:
+    """What fails in a callback without code of ours is told, and that is all."""
+
+    async def test() -> None:
+        running = Running(only_ipv4(target))
+        work = asyncio.create_task(
+            run_daemon(running.settings, running.source, running.log, running.clocks, events=ClusterEvents("node1"))
+        )
+        running.source.lists(WEB, node())
+        await running.log.until("in step")
+        asyncio.get_running_loop().call_soon(int, "no number")
+        await running.log.until("event loop")
+        running.log.forget()
+        running.source.put(service("api", cluster_ip="10.96.0.77"))
+        await running.log.until("synced")
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+        assert work.cancelled()
+
+    run(test)
+
+
 def _bug(proxy: Proxy) -> None:
     """A callback whose code of ours fails."""
     proxy.compare_all.__func__(None, "x")  # type: ignore[attr-defined]

@@ -216,6 +216,18 @@ def test_refused_rule_of_nobody_sets_nobody_aside(synced: Mute) -> None:
     assert (len(refused.aside), outcome.error, "10.244.1.9:80" in synced.text) == (0, None, True)
 
 
+def test_machine_that_refuses_everything_sets_nobody_aside(synced: Mute) -> None:
+    """A kernel that takes no transaction at all has nothing against one Service: all is written when it takes some."""
+    synced.machine.refused = {"*nat"}
+    synced.family.put(endpoint_slice(WEB, ["10.244.1.9"]))
+    refused = synced.family.sync()
+    synced.machine.refused = set()
+    outcome = synced.family.sync()
+
+    assert isinstance(refused.error, RestoreError)
+    assert (refused.aside_count, outcome.error, "10.244.1.9:80" in synced.text) == (0, None, True)
+
+
 def test_every_moment_of_a_search_is_whole(synced: Mute) -> None:
     """Between the runs each Service has its old or its new endpoints, and dispatch leads to one of them."""
     seen: set[tuple[bool, bool]] = set()

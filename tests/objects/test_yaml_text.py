@@ -58,6 +58,21 @@ def test_plain_scalar_means_what_it_means_to_kubectl(text: str, value: object) -
     assert (type(found), found) == (type(value), value)
 
 
+def test_tags_of_json_types_are_read() -> None:
+    """Where the text fits to them; dates are text."""
+    text = "[!!int 5, !!float 1.5, !!bool true, !!null ~, !!str 5, !!timestamp 2001-01-01]"
+
+    assert _values(text) == [[5, 1.5, True, None, "5", "2001-01-01"]]
+
+
+def test_large_text_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading YAML takes long: dumps of whole clusters come as JSON."""
+    monkeypatch.setattr("kproxy_ipt.objects.yaml_text.MAX_BYTES", 10)
+
+    with pytest.raises(TextError, match="11 bytes of YAML"):
+        _values("a: 12345678")
+
+
 def test_quoted_scalars_and_block_scalars_are_text() -> None:
     """Quotes keep numbers and booleans from being read as such."""
     assert _values("""{a: "80", b: 'yes', c: !!str 80, d: ! 80}""") == [{"a": "80", "b": "yes", "c": "80", "d": "80"}]

@@ -155,11 +155,32 @@ def test_reject_without_kind_depends_on_the_family() -> None:
         ("-A C -m recent --set --update -j X", OpaqueMatch("recent", "--set --update")),
         ("-A C -m conntrack --ctproto 6 -j X", OpaqueMatch("conntrack", "--ctproto 6")),
         ("-A C -m policy --dir in --proto esp -j X", OpaqueMatch("policy", "--dir in --proto esp")),
+        ("-A C -m conntrack -j X", OpaqueMatch("conntrack")),
+        ("-A C -m addrtype --dst-type NEW -j X", OpaqueMatch("addrtype", "--dst-type NEW")),
+        ("-A C -m statistic --mode random -j X", OpaqueMatch("statistic", "--mode random")),
+        ("-A C -m statistic --probability a --mode random", OpaqueMatch("statistic", "--probability a --mode random")),
+        ("-A C -m statistic --mode nth --packet 1 -j X", OpaqueMatch("statistic", "--mode nth --packet 1")),
+        ("-A C -m statistic --mode nth --every 0 -j X", OpaqueMatch("statistic", "--mode nth --every 0")),
+        ("-A C -m nfacct ! --nfacct-name a -j X", OpaqueMatch("nfacct", "! --nfacct-name a")),
     ],
 )
 def test_unknown_options_keep_their_text(line: str, match: OpaqueMatch) -> None:
     """What no class holds is an opaque match with its words to the letter."""
     assert parse_rule(line)[1].matches == (match,)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("MARK", "--set-xmark 0x1 --or-mark 0x2"),
+        ("MARK", "--or-mark many"),
+        ("SNAT", "--random"),
+        ("MASQUERADE", "! --random-fully"),
+    ],
+)
+def test_targets_of_unknown_form_keep_their_text(name: str, options: str) -> None:
+    """What the class of a target cannot hold is never guessed at."""
+    assert parse_rule(f"-A C -j {name} {options}")[1].target == OpaqueTarget(name, options)
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ def followed() -> Followed:
     return made
 
 
-def _triggered(of: str, addresses: Iterable[str]) -> EndpointSlice:
+def _triggered(of: str, addresses: Iterable[str], text: str = TRIGGER) -> EndpointSlice:
     one = endpoint_slice(of, [*addresses])
-    metadata = msgspec.structs.replace(one.metadata, annotations={TRIGGER_TIME_ANNOTATION: TRIGGER})
+    metadata = msgspec.structs.replace(one.metadata, annotations={TRIGGER_TIME_ANNOTATION: text})
     return msgspec.structs.replace(one, metadata=metadata)
 
 
@@ -245,6 +245,16 @@ def test_trigger_time_before_the_start_or_without_a_change_does_not_count(follow
     followed.tracker.note_trigger(endpoint_slice("web"), since_unix_s=0.0)
 
     assert followed.tracker.pending().trigger_times_s == ()
+
+
+def test_trigger_time_that_is_no_time_is_none(followed: Followed) -> None:
+    """Anybody can write an annotation; the change counts all the same."""
+    changed = _triggered("web", ["10.0.0.1"], "noon")
+    followed.put(changed)
+    followed.tracker.note_trigger(changed, since_unix_s=0.0)
+
+    assert followed.tracker.pending().trigger_times_s == ()
+    assert followed.dirty() == {WEB: ["10.0.0.1:80"]}
 
 
 def test_trigger_time_of_a_change_during_a_sync_is_kept(followed: Followed) -> None:

@@ -132,6 +132,13 @@ def test_bad_file_is_an_error_with_its_place(folder: Path, name: str, text: str,
     assert result.errors[0].removeprefix(f"{folder}/").startswith(problem)
 
 
+def test_rule_file_that_is_no_text_is_an_error(folder: Path) -> None:
+    """A file of another kind is not compared with anything."""
+    (folder / "iptables.txt").write_bytes(b"*nat\n\xff\n")
+
+    assert check_case(folder).errors == (f"{folder}: the rule files must be UTF-8 text",)
+
+
 def test_missing_objects_are_an_error(folder: Path) -> None:
     """Objects are the one thing that no default stands in for."""
     (folder / "objects.yaml").unlink()
@@ -272,6 +279,16 @@ def test_junit_report_counts_and_names(folder: Path, edit: Edit) -> None:
     assert failure is not None
     assert "only the text differs" in failure.attrib["message"]
     assert "+-A FORWARD" in (failure.text or "")
+
+
+def test_junit_report_tells_what_cannot_be_told(folder: Path, edit: Edit) -> None:
+    """Rules that cannot be compared are a failure that says why, whatever only behaviour counts."""
+    edit("iptables.txt", "-A KUBE-POSTROUTING -j MARK", "-A KUBE-POSTROUTING -j KUBE-POSTROUTING")
+    root = ET.fromstring(junit_xml([check_case(folder)], command="golden check", semantic=True))
+
+    failure = root.find(".//failure")
+    assert failure is not None
+    assert failure.get("message", "").startswith("the rules differ, and whether behaviour changed cannot be told: ")
 
 
 def test_junit_report_holds_no_character_that_xml_forbids(folder: Path) -> None:

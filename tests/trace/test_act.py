@@ -5,7 +5,8 @@ import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.ruleset.parse import parse_rule
-from kproxy_ipt.trace.act import Acted, Fate, act
+from kproxy_ipt.ruleset.target_readers import TARGET_EXTENSIONS
+from kproxy_ipt.trace.act import _OPAQUE, Acted, Fate, act
 from kproxy_ipt.trace.moving import Moving, start
 from kproxy_ipt.trace.packet import Packet
 
@@ -67,6 +68,28 @@ def test_connection_marks_are_saved_and_restored() -> None:
     assert (saved.connection_mark, restored.mark, changed.connection_mark) == (0x10, 0x10, 0x11)
 
 
+def test_the_mark_of_a_known_connection_is_taken_as_none() -> None:
+    """What an earlier packet of the flow saved is not known, and that is said."""
+    known = msgspec.structs.replace(_MOVING, state="ESTABLISHED")
+    _, restored = _act("-j CONNMARK --restore-mark", known)
+
+    assert restored.mark == 0
+    assert restored.assumptions == ("the mark of the known connection is taken as 0",)
+
+
+def test_of_a_range_of_sources_the_first_is_taken() -> None:
+    """As with destinations, and that is said."""
+    fate, moving = _act("-j SNAT --to-source 192.0.2.5-192.0.2.9", msgspec.structs.replace(_MOVING, hook="POSTROUTING"))
+
+    assert (fate, moving.source) == (Fate.ACCEPT, "192.0.2.5")
+    assert moving.assumptions == ("of the range 192.0.2.5-192.0.2.9 the first is taken",)
+
+
+def test_a_tarpit_lets_nothing_through() -> None:
+    """Connections are held there, so nothing arrives behind it."""
+    assert _act("-p tcp -j TARPIT").fate is Fate.DROP
+
+
 def test_untracked_packets_have_their_own_state() -> None:
     """`CT --notrack` keeps nat from being asked."""
     assert _act("-j CT --notrack").moving.state == "UNTRACKED"
@@ -94,3 +117,8 @@ def test_unknown_targets_are_said(text: str, fate: Fate, assumed: str) -> None:
 
     assert acted.fate is fate
     assert assumed in acted.moving.assumptions[0]
+
+
+def test_every_modelled_target_is_read_as_one() -> None:
+    """A name that the parser does not know would be a jump to a chain."""
+    assert _OPAQUE.keys() <= TARGET_EXTENSIONS

@@ -261,6 +261,34 @@ def test_what_is_not_understood_is_not_called_equal() -> None:
     assert _compared(both, both).equal
 
 
+_EIGHT_BITS = "\n-A FORWARD ".join(f"-m mark --mark {1 << bit:#x}/{1 << bit:#x} -j ACCEPT" for bit in range(8))
+
+
+@pytest.mark.parametrize(
+    ("rules", "what"),
+    [
+        ("-j FANCY --much", "target 'FANCY'"),
+        ("-m statistic --mode nth --every 3 --packet 0 -j ACCEPT", "match 'statistic --mode nth'"),
+        ("-m recent --rcheck --hitcount 5 --name a --rsource -j ACCEPT", "match 'recent' with more than"),
+        ("-m addrtype --src-type BROADCAST -j ACCEPT", "match 'addrtype' with types other than LOCAL"),
+        ("-m state --state ESTABLISHED -j ACCEPT", "match 'state'"),
+        ("-s 10.0.0.0/255.0.255.0 -j ACCEPT", "a mask with gaps"),
+        ("-d 10.0.0.0/255.0.255.0 -j ACCEPT", "a mask of a destination has gaps"),
+        ("-f -j ACCEPT", "fragments"),
+        (_EIGHT_BITS, "a mark of more than 6 bits"),
+    ],
+)
+def test_reason_why_nothing_is_decided_is_told(rules: str, what: str) -> None:
+    """Rules that change nothing as far as packets can be tried, and are not called equal for what cannot."""
+    ruleset = _cluster()
+    extra = parse_save(f"*filter\n-A FORWARD {rules}\nCOMMIT\n", Family.IPV4).tables["filter"].chains["FORWARD"].rules
+    report = _compared(ruleset, _changed(ruleset, "filter", "FORWARD", lambda known: (*known, *extra)))
+
+    assert report.differences == ()
+    assert not report.equal
+    assert any(what in reason for reason in report.undecided), report.undecided
+
+
 def test_families_cannot_be_compared() -> None:
     """Rules of IPv4 and IPv6 have no packet in common."""
     with pytest.raises(RulesetError, match="cannot be compared"):

@@ -53,6 +53,8 @@ def _evaluate(text: str, packet: Packet = _PACKET) -> Answer:
         "-m set ! --match-set friends dst",
         "-m connmark --mark 0x0/0xf",
         "-m pkttype --pkt-type unicast",
+        "-p tcp -m tcp --dport 80 --syn",
+        "-d 192.0.2.10",
     ],
 )
 def test_rule_surely_matches(text: str) -> None:
@@ -83,6 +85,10 @@ def test_rule_surely_matches(text: str) -> None:
         "-p icmp -m icmp --icmp-type 8",
         "-m set --match-set friends dst",
         "-p udp -m limit --limit 3/min",
+        "-m udp --dport 80",
+        "-m icmp --icmp-type 8",
+        "-m tcp --dport 81 --syn",
+        "-p tcp -m tcp ! --syn",
     ],
 )
 def test_rule_surely_does_not_match(text: str) -> None:
@@ -103,6 +109,11 @@ def test_rule_surely_does_not_match(text: str) -> None:
         ("-o eth1", 0, "outgoing interface is not given"),
         ("! -o eth1", 1, "outgoing interface is not given"),
         ("-m addrtype --src-type BROADCAST", 0, "depends on routes"),
+        ("-p tcp -m multiport --dports 80 --ports-of-all", 0, "taken as not matching"),
+        ("-p tcp -m tcp --dport http", 0, "taken as not matching"),
+        ("-p tcp -m tcp --dport 80 --tcp-option 2", 0, "taken as not matching"),
+        ("-m state --state NEW --new-option", 0, "taken as not matching"),
+        ("-m connmark", 0, "taken as not matching"),
     ],
 )
 def test_unknown_parts_are_assumed_and_said(text: str, share: int, assumed: str) -> None:
@@ -144,6 +155,32 @@ def test_icmp_is_an_echo_request_unless_it_says_otherwise() -> None:
     assert _evaluate("-p icmp -m icmp --icmp-type 3/4", ping).share == 0
     assert _evaluate("-p ipv6-icmp -m icmp6 --icmpv6-type 128", ping6).share == 1
     assert _evaluate("-p ipv6-icmp -m icmp6 --icmpv6-type 135", solicitation).share == 1
+
+
+def test_icmp_types_that_have_unknown_names_are_assumed() -> None:
+    """Which number a rare name stands for is not known here."""
+    ping = msgspec.structs.replace(_PACKET, protocol="icmp")
+
+    assert "cannot be told" in _evaluate("-p icmp -m icmp --icmp-type redirect", ping).assumption
+
+
+@pytest.mark.parametrize("text", ["-m iprange --src-range 10.0.0.1-10.0.0.9", "-m set --match-set friends src"])
+def test_a_masqueraded_source_is_not_known(text: str) -> None:
+    """Which address the node will take is not looked up: what asks for it is assumed not to match."""
+    _, rule = parse_rule(f"-A X {text}")
+    moving = msgspec.structs.replace(start(_PACKET), hook="POSTROUTING", source="")
+
+    answer = evaluate(rule, moving, _HOST)
+
+    assert answer.share == 0
+    assert "taken as not matching" in answer.assumption
+
+
+def test_the_mark_of_a_known_connection_is_not_known() -> None:
+    """Unless a rule of this walk has set it."""
+    known = msgspec.structs.replace(_PACKET, state="ESTABLISHED")
+
+    assert "taken as not matching" in _evaluate("-m connmark --mark 0x0/0xf", known).assumption
 
 
 def test_packets_of_the_node_have_no_incoming_interface() -> None:

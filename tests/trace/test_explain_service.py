@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.config.model import Balance, Config, Scheduler, ShapeConfig
+from kproxy_ipt.config.model import Balance, Config, IptablesConfig, Scheduler, ShapeConfig
 from kproxy_ipt.objects.model import (
     HEADLESS_LABEL,
     SCHEDULER_ANNOTATION,
@@ -172,6 +172,8 @@ def test_slice_without_label_counts_as_meant_for_the_service_that_fits_best() ->
 
     assert [row.cluster for row in _port(orphan).endpoints] == [Reason.NO_SERVICE_LABEL]
     assert _port(orphan, service("web-api", cluster_ip="10.96.0.11")).endpoints == ()
+    stranger = msgspec.structs.replace(orphan, metadata=ObjectMeta(name="other-x", namespace="default"))
+    assert _port(stranger).endpoints == ()
 
 
 @pytest.mark.parametrize(
@@ -303,12 +305,30 @@ def test_node_port_names_the_addresses_that_answer(
     assert found == [(one.address, one.fate, "".join(one.notes)) for one in entries]
 
 
+def test_node_port_on_loopback_says_why_it_does_not_answer() -> None:
+    """An address that is asked for by `nodePortAddresses`, and that `localhostNodePorts: false` rules out."""
+    wanted = service(service_type="NodePort", ports=[service_port(node_port=30080)])
+    config = Config(node_port_addresses=("127.0.0.0/8",), iptables=IptablesConfig(localhost_node_ports=False))
+    machine = MachineFacts(interface_addresses=("127.0.0.1",))
+    (port,) = _explain(endpoint_slice("web"), of=wanted, config=config, machine=machine).ports
+
+    entry = _entry(port, "node port")
+    assert (entry.address, entry.sentence) == ("127.0.0.1", "no rules: node ports do not answer on loopback here")
+
+
 def test_external_ip_is_without_rules_where_the_gate_is_off() -> None:
     """The gate AllowServiceExternalIPs decides for all Services."""
     config = Config(feature_gates={"AllowServiceExternalIPs": False})
     explained = _port(endpoint_slice("web"), of=service(external_ips=["192.0.2.200"]), config=config)
 
     assert _entry(explained, "external IP").sentence == "no rules: feature gate AllowServiceExternalIPs is off"
+
+
+def test_external_ip_that_is_none_is_without_rules() -> None:
+    """The API server refuses it, a file may hold it."""
+    explained = _port(endpoint_slice("web"), of=service(external_ips=["here"]))
+
+    assert _entry(explained, "external IP").sentence == "no rules: it is not an IP address"
 
 
 def test_external_ip_outside_of_the_list_is_without_rules() -> None:
@@ -326,8 +346,11 @@ def test_address_of_an_earlier_service_is_not_reached() -> None:
     lost = _entry(_port(rival, endpoint_slice("app"), endpoint_slice("web"), of=wanted), "external IP")
     won = _entry(_port(rival, endpoint_slice("web"), of=wanted), "external IP")
 
+    neither = _entry(_port(rival, of=wanted), "external IP")
+
     assert lost.notes[0].startswith("NOT REACHED: service port default/app has the same address")
     assert won.notes == ()
+    assert neither.notes[0].startswith("NOT REACHED: service port default/app has the same address")
 
 
 def test_chains_that_are_named_are_those_of_the_rules() -> None:

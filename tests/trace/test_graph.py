@@ -164,6 +164,24 @@ def test_chains_in_a_circle_do_not_hang() -> None:
     assert render_svg(graph).count('class="arrow"') == 2
 
 
+@pytest.mark.parametrize(
+    ("rule", "lines"),
+    [
+        ("-j KUBE-SVC-AAAAAAAAAAAAAAAA", ("KUBE-SVC-AAAAAAAAAAAAAAAA", "chain is missing")),
+        ("-j SNAT --to-source 192.0.2.1", ("SNAT", "192.0.2.1")),
+        ("-j NFQUEUE --queue-num 1", ("NFQUEUE", "--queue-num 1")),
+        ("-j TRACE", ("TRACE",)),
+    ],
+)
+def test_rules_of_every_kind_lead_somewhere(rule: str, lines: tuple[str, ...]) -> None:
+    """To a chain that is missing, or to a target that we do not write; the same way twice is one edge."""
+    text = f"*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES {rule}\n-A KUBE-SERVICES {rule}\nCOMMIT\n"
+    graph = build_graph(parse_save(text, Family.IPV4))
+    (edge,) = graph.edges
+
+    assert next(node.lines for node in graph.nodes if node.key == edge.target) == lines
+
+
 def _overlap(one: Box, other: Box) -> bool:
     apart = one.x + one.width <= other.x or other.x + other.width <= one.x
     return not (apart or one.y + one.height <= other.y or other.y + other.height <= one.y)
