@@ -225,7 +225,7 @@ def test_machine_that_refuses_everything_sets_nobody_aside(synced: Mute) -> None
     outcome = synced.family.sync()
 
     assert isinstance(refused.error, RestoreError)
-    assert (refused.aside_count, outcome.error, "10.244.1.9:80" in synced.text) == (0, None, True)
+    assert (len(refused.aside), outcome.error, "10.244.1.9:80" in synced.text) == (0, None, True)
 
 
 def test_every_moment_of_a_search_is_whole(synced: Mute) -> None:
