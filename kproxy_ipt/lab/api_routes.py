@@ -22,7 +22,7 @@ from kproxy_ipt.testing.api_store import Target
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _APPLY = "application/apply-patch"
 # An empty document is one without schemas, and kubectl validates only what has one.
-_OPENAPI = Reply(status=200, body=b"", content_type="application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+_OPENAPI = Reply(status=200, body=b"", content_type="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
