@@ -1,13 +1,17 @@
-"""`kproxy-ipt lab`: up, status, down."""
+"""`kproxy-ipt lab`: up, status, curl, down."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.lab.curl import CurlReport, curl
+from kproxy_ipt.lab.destination import Wish
 from kproxy_ipt.lab.layout import DEFAULT_NAME, DEFAULT_PORT, Layout, layout_of
 from kproxy_ipt.lab.lifecycle import down, up
 from kproxy_ipt.lab.status import LabStatus, read_status
+from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import failing
 from kproxy_ipt_cli._options import output_option
 from kproxy_ipt_cli._output import TEXT, plain, print_document, print_table
@@ -96,6 +100,50 @@ def status_command(*, name: str, output: str) -> None:
         print_document({"command": "lab status", "exit_code": 0, "lab": plain(status)}, output)
 
 
+@command.command(name="curl", short_help="Send requests in a lab, and count who answers.")
+@lab_option
+@click.argument("target")
+@click.option("--from", "place", default="", metavar="PLACE", help="client, a node or a pod; default: one that fits.")
+@click.option("-n", "--count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="So many requests.")
+@click.option("--port", default="", metavar="PORT", help="Number or name of a port of the target; default the first.")
+@click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Of the address; default the first.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.05, 60.0),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for each connection, and for each answer.",
+)
+@output_option
+@failing
+def curl_command(
+    *, name: str, target: str, place: str, count: int, port: str, family: str | None, timeout: float, output: str
+) -> None:
+    """
+    Send requests, each on a new connection, and count who answers.
+
+    TARGET is a Service (web, web.demo), a pod, a node or an address, with or without :PORT, or a URL. Services are
+    entered by their cluster IP from nodes and pods, from the client by load balancer, external IP or node port.
+
+    Exit codes: 0 all requests were answered, 1 some or all were not.
+
+    \b
+    Examples:
+      kproxy-ipt lab curl web -n 30
+      kproxy-ipt lab curl web --from web-1 --family ipv6
+      kproxy-ipt lab curl http://192.0.2.20:30080/
+    """
+    wish = Wish(target=target, place=place, port=port, family=Family(family) if family else None)
+    report = curl(layout_of(name), wish, count=count, timeout_s=timeout)
+    code = ExitCode.DRIFT if report.failures else ExitCode.DONE
+    if output == TEXT:
+        _print_answers(report)
+    else:
+        print_document({"command": "lab curl", "exit_code": int(code), "curl": plain(report)}, output)
+    raise SystemExit(int(code))
+
+
 @command.command(name="down", short_help="Remove a lab.")
 @lab_option
 @failing
@@ -114,6 +162,18 @@ def down_command(*, name: str) -> None:
 
 def _print_how_to(status: LabStatus) -> None:
     click.echo(f"\n  export KUBECONFIG={status.kubeconfig}\n  kubectl get svc,pods -o wide")
+
+
+def _print_answers(report: CurlReport) -> None:
+    click.echo(f"{report.count} x {report.url} ({report.way}) from {report.place}")
+    rows = [
+        (each.name, each.node or "-", str(each.count), f"{each.share:.1%}", ",".join(each.seen) or "-")
+        for each in report.answers
+    ]
+    rows += [
+        (f"({what})", "-", str(times), f"{times / report.count:.1%}", "-") for what, times in report.failures.items()
+    ]
+    print_table(("ANSWERED BY", "NODE", "TIMES", "SHARE", "CLIENT SEEN"), rows)
 
 
 def _print_status(status: LabStatus) -> None:

@@ -137,6 +137,8 @@ def _node_lines(node: LabNode) -> list[str]:
     lines = ["link set eth0 up"]
     for family, address in node.addresses.items():
         lines.append(_own(address, LINK_LENGTHS[family], "eth0"))
+        # Without any route to it, a cluster IP would never get as far as the rules.
+        lines.append(f"route add default via {CLIENT_ADDRESSES[family]}")
         lines += [
             f"route add {other.pod_cidrs[family]} via {other.addresses[family]}" for other in NODES if other != node
         ]
