@@ -10,6 +10,7 @@ import functools
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -80,8 +81,8 @@ class _Datagrams(asyncio.DatagramProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called once, by the loop."""
-        if isinstance(transport, asyncio.DatagramTransport):
-            self._transport = transport
+        # Not to be asked with isinstance: the transports of Python 3.11 are no DatagramTransport.
+        self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:  # noqa: ARG002 - the signature is asyncio's
         """Answer with who we are and whom we saw."""
