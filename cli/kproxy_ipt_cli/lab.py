@@ -1,5 +1,6 @@
 """`kproxy-ipt lab`: up, status, curl, down."""
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -162,6 +163,8 @@ def down_command(*, name: str) -> None:
 
 def _print_how_to(status: LabStatus) -> None:
     click.echo(f"\n  export KUBECONFIG={status.kubeconfig}\n  kubectl get svc,pods -o wide")
+    if shutil.which("kubectl") is None:
+        click.echo("\nkubectl is not installed here; it is in the Debian package kubernetes-client", err=True)
 
 
 def _print_answers(report: CurlReport) -> None:

@@ -20,7 +20,7 @@ From the ground up; a module uses only those above its own:
 - `documents`: reading API objects that are plain mappings
 - `layout`: names, addresses, files: what is where
 - `network`: makes and removes namespaces, links and routes
-- `merge`, `json_patch`: what the kinds of patches mean
+- `merge`, `json_patch`, `protobuf`: what the bodies of requests mean
 - `resources`: kinds and what discovery says of them; `cells`, `tables`: what `kubectl get` prints
 - `addresses`, `service_defaults`, `defaults`: what an object gets that its author left out, and what is refused
 - `cluster`: the objects; every write goes through it

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 import msgspec
 import yaml
 
-from kproxy_ipt.lab.cluster import Cluster, RefusedError, decoded
+from kproxy_ipt.lab.cluster import Cluster, RefusedError
 from kproxy_ipt.lab.documents import ApiObject, fields_of, name_of, number, part, text, uid_of
 from kproxy_ipt.lab.json_patch import PatchError, json_patched
 from kproxy_ipt.lab.merge import merged, strategically_merged
+from kproxy_ipt.lab.protobuf import CONTENT_TYPE, ProtobufError, decode_protobuf
 from kproxy_ipt.lab.resources import Route, discovery, route_of
 from kproxy_ipt.lab.tables import table_of, wants_table
 from kproxy_ipt.testing.api_replies import Reply, status_reply
@@ -46,6 +47,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.query.get("includeObject", "")
 
 
+def _decoded(request: Request) -> dict[str, object]:
+    """
+    The object in the body of a request.
+
+    Raises:
+        RefusedError: 400: it is none.
+    """
+    try:
+        if request.content_type == CONTENT_TYPE:
+            return decode_protobuf(request.body)
+        return msgspec.json.decode(request.body, type=dict[str, object])
+    except (msgspec.MsgspecError, ProtobufError) as error:
+        raise RefusedError(status_reply(400, "BadRequest", f"the object provided is unrecognized: {error}")) from error
+
+
 def answer(cluster: Cluster, request: Request) -> Reply:
     """Answer a request that is no watch."""
     if request.path in _HEALTH:
@@ -70,16 +86,14 @@ def _answer_route(cluster: Cluster, request: Request, route: Route) -> Reply:
         case "GET" if not target.name:
             return _listed(cluster, request, route)
         case "POST" if not target.name:
-            return _shown(
-                request, cluster.create(target, decoded(request.body), dry_run=request.is_dry_run), status=201
-            )
+            return _shown(request, cluster.create(target, _decoded(request), dry_run=request.is_dry_run), status=201)
         case "DELETE":
             return _deleted(cluster, request, route)
     if route.subresource == "scale":
         return _scaled(cluster, request, target)
     match request.method:
         case "PUT" if target.name:
-            return _updated(cluster, request, route, decoded(request.body))
+            return _updated(cluster, request, route, _decoded(request))
         case "PATCH" if target.name:
             return _patched(cluster, request, route)
     return status_reply(405, "MethodNotAllowed", f"{request.method} is not possible here: {request.path}")
@@ -126,7 +140,7 @@ def _core_event(event: ApiObject) -> dict[str, object]:
 
 def _deleted(cluster: Cluster, request: Request, route: Route) -> Reply:
     target = route.target
-    options = decoded(request.body) if request.body.strip() else {}
+    options = _decoded(request) if request.body.strip() else {}
     sent = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
     grace_s = int(sent) if isinstance(sent, int | str) else None
     if not target.name:
@@ -173,9 +187,9 @@ def _with_patch(document: ApiObject, request: Request, kind: str) -> dict[str, o
             reply = status_reply(422, "Invalid", f"the server rejected our request: {error}")
             raise RefusedError(reply) from error
     if request.content_type == "application/merge-patch+json":
-        return fields_of(merged(document, decoded(request.body)))
+        return fields_of(merged(document, _decoded(request)))
     if request.content_type == "application/strategic-merge-patch+json":
-        return strategically_merged(document, decoded(request.body), kind)
+        return strategically_merged(document, _decoded(request), kind)
     message = f"the body of the request was in an unknown format: {request.content_type}"
     raise RefusedError(status_reply(415, "UnsupportedMediaType", message))
 
@@ -197,7 +211,7 @@ def _scaled(cluster: Cluster, request: Request, target: Target) -> Reply:
     scale = _scale_of(document)
     if request.method in ("PUT", "PATCH"):
         is_patch = request.method == "PATCH"
-        wanted = _with_patch(scale, request, "Scale") if is_patch else decoded(request.body)
+        wanted = _with_patch(scale, request, "Scale") if is_patch else _decoded(request)
         replicas = max(0, number(wanted, "spec", "replicas"))
         spec = part(document, "spec") | {"replicas": replicas}
         sent = {**document, "spec": spec}

@@ -11,8 +11,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
 from kproxy_ipt.lab.cells import TIME_FORMAT
 from kproxy_ipt.lab.defaults import causes_of, completed, name_causes
 from kproxy_ipt.lab.documents import ApiObject, fields_of, name_of, namespace_of, number, part, text, uid_of, value_at
@@ -214,19 +212,6 @@ def now_text() -> str:
 def target_of_object(document: ApiObject) -> Target:
     """Where an object is."""
     return target_for(text(document, "kind"), namespace_of(document), name_of(document))
-
-
-def decoded(body: bytes) -> dict[str, object]:
-    """
-    The object in the body of a request.
-
-    Raises:
-        RefusedError: 400: it is none.
-    """
-    try:
-        return msgspec.json.decode(body, type=dict[str, object])
-    except msgspec.MsgspecError as error:
-        raise RefusedError(status_reply(400, "BadRequest", f"the object provided is unrecognized: {error}")) from error
 
 
 def _namespace(target: Target, metadata: ApiObject) -> str:

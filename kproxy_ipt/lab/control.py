@@ -7,7 +7,8 @@ and a controller that missed something cannot exist.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.lab import network
@@ -51,15 +52,12 @@ class Control:
 
     async def _steps(self) -> None:
         for step in (self._collect_garbage, self._deploy, self._schedule, self._make_endpoints, self._give_addresses):
-            try:
+            with _logged(step.__name__):
                 step()
-            except RefusedError as error:
-                _LOG.warning("%s: %s", step.__name__, error)
-        try:
+        with _logged("kubelet"):
             await self._kubelet.step()
+        with _logged("balancers"):
             await self._route_balancers()
-        except (KernelError, RefusedError) as error:
-            _LOG.warning("%s", error)
 
     def _collect_garbage(self) -> None:
         """Delete what belongs to an owner that is gone."""
@@ -128,6 +126,17 @@ class Control:
         if gone or changed:
             await asyncio.to_thread(network.route_balancers, self._layout, {**gone, **changed})
             self._routes = routes
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log what goes wrong in the body: objects of users can be strange, and the lab goes on without that step."""
+    try:
+        yield
+    except (KernelError, RefusedError) as error:
+        _LOG.warning("%s: %s", what, error)
+    except Exception:  # noqa: BLE001 - one strange object must not end the lab
+        _LOG.exception("%s", what)
 
 
 def _with_times(status: ApiObject, before: ApiObject) -> dict[str, object]:

@@ -1,11 +1,13 @@
 """A lab begins and ends: `up`, `down`."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from kproxy_ipt.errors import KernelError, MissingPrivilegeError, MissingProgramError
 from kproxy_ipt.lab import network
@@ -40,27 +42,15 @@ def up(layout: Layout, *, port: int, backend: str = "auto", with_web: bool = Tru
         KernelError: Root or a program is missing, the port is taken, or it did not start.
         ConfigError: See `layout_of`.
     """
-    state = read_state(layout)
-    if state is not None and not state.error and is_alive(layout, state):
-        progress(f"lab {layout.name} is up already")
-        return read_status(layout)
     _check_machine()
-    if layout.folder.exists():
-        progress(f"removing what a dead lab {layout.name} left")
-        down(layout)
-    began_s = time.monotonic()
-    layout.namespaces.mkdir(parents=True)
-    process = _start(layout, port, backend, with_web=with_web)
-    try:
-        state = _wait_for_api(layout, process)
-        progress(f"nodes {', '.join(node.name for node in NODES)} and a client are there; API on {state.url}")
-        status = _wait_until_settled(layout)
-    except BaseException:
-        kill_processes(layout, process.pid)
-        down(layout)
-        raise
-    progress(f"{len(status.pods)} pods answer, rules are written ({time.monotonic() - began_s:.1f} s)")
-    return status
+    with _alone(layout):
+        state = read_state(layout)
+        if state is not None and is_alive(layout, state):
+            progress(f"lab {layout.name} is up already")
+            return read_status(layout)
+        if _remove(layout):
+            progress(f"removed what a dead lab {layout.name} had left")
+        return _make(layout, port, backend, with_web=with_web, progress=progress)
 
 
 def down(layout: Layout) -> bool:
@@ -69,7 +59,52 @@ def down(layout: Layout) -> bool:
 
     Returns:
         Whether there was one.
+
+    Raises:
+        MissingPrivilegeError: Not root.
     """
+    if not layout.folder.exists():
+        return False
+    if os.geteuid() != 0:
+        raise MissingPrivilegeError("removing a lab needs root, as making it did")
+    with _alone(layout):
+        removed = _remove(layout)
+        with suppress(OSError):  # other labs are in there
+            layout.folder.parent.rmdir()
+        return removed
+
+
+@contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """Let no other command start or end a lab meanwhile."""
+    root = layout.folder.parent
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    lock = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _make(layout: Layout, port: int, backend: str, *, with_web: bool, progress: Progress) -> LabStatus:
+    began_s = time.monotonic()
+    layout.namespaces.mkdir(parents=True)
+    layout.folder.chmod(0o755)  # kubectl is run by ordinary users too, whatever the umask of root
+    process = _start(layout, port, backend, with_web=with_web)
+    try:
+        state = _wait_for_api(layout, process)
+        progress(f"nodes {', '.join(node.name for node in NODES)} and a client are there; API on {state.url}")
+        status = _wait_until_settled(layout)
+    except BaseException:
+        kill_processes(layout, process.pid)
+        _remove(layout)
+        raise
+    progress(f"{len(status.pods)} pods answer, rules are written ({time.monotonic() - began_s:.1f} s)")
+    return status
+
+
+def _remove(layout: Layout) -> bool:
     if not layout.folder.exists():
         return False
     state = read_state(layout)

@@ -55,6 +55,7 @@ async def serve(layout: Layout, port: int, backend: str, *, with_web: bool) -> N
     fill(cluster, with_web=with_web)
     state = LabState(session=os.getpid(), port=int(listening.getsockname()[1]))
     layout.kubeconfig.write_text(kubeconfig_text(layout.name, state.url), encoding="utf-8")
+    layout.kubeconfig.chmod(0o644)
     async with LabApi(cluster).serving(listening):
         write_state(layout, state)
         _LOG.info("the API listens on %s", state.url)

@@ -55,7 +55,7 @@ def test_up_replaces_a_lab_whose_supervisor_was_killed(unborn_lab: RunningLab) -
 
     assert status.returncode == 5
     assert "is dead" in status.stderr
-    assert "removing what a dead lab" in done.stdout
+    assert "removed what a dead lab" in done.stdout
     assert sum(unborn_lab.answers("web").values()) == 10
     assert len(unborn_lab.processes()) == 3
 
