@@ -38,7 +38,7 @@ class Taken:
 
     def cluster_ip(self, family: Family, wanted: str) -> str:
         """
-        The wanted cluster IP, or a free one where *wanted* is "".
+        The wanted cluster IP, an address of that family, or a free one where *wanted* is "".
 
         Raises:
             TakenError: See there.
@@ -46,10 +46,7 @@ class Taken:
         network = ip_network(SERVICE_CIDRS[family])
         if not wanted:
             return self._free(SERVICE_CIDRS[family], _FIRST_CLUSTER_IP, self._cluster_ips)
-        try:
-            chosen = ip_address(wanted)
-        except ValueError as error:
-            raise TakenError(f'Invalid value: "{wanted}": must be a valid IP address') from error
+        chosen = ip_address(wanted)
         if chosen not in network:
             reason = f"the provided IP is not in the valid range. The range of valid IPs is {network}"
             raise TakenError(f'Invalid value: "{wanted}": failed to allocate IP {wanted}: {reason}')

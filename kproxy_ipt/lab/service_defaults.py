@@ -5,6 +5,7 @@ Source: `SetDefaults_Service`, `ValidateService` and the allocators of Kubernete
 """
 
 from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
 
 from kproxy_ipt.addresses import Family, family_of
 from kproxy_ipt.lab.addresses import Taken, TakenError
@@ -113,12 +114,14 @@ def _settle_cluster_ips(spec: dict[str, object], old: dict[str, object], taken: 
         message = f'Invalid value: "{wanted[0]}": field is immutable'
         raise InvalidServiceError([("FieldValueInvalid", message, "spec.clusterIPs[0]")])
     wanted = wanted or kept
-    families = _families(spec, [each for each in wanted if each != "None"])
+    given = [each for each in wanted if each != "None"]
+    _check_addresses(given)
+    families = _families(spec, given)
     spec["ipFamilies"] = [family.api_name for family in families]
     if "None" in wanted:
         spec["clusterIP"], spec["clusterIPs"] = "None", ["None"]
         return
-    addresses = {family_of(each): each for each in wanted if ":" in each or each[:1].isdecimal()}
+    addresses = {family_of(each): each for each in given}
     chosen: list[str] = []
     for index, family in enumerate(families):
         try:
@@ -128,14 +131,19 @@ def _settle_cluster_ips(spec: dict[str, object], old: dict[str, object], taken: 
     spec["clusterIP"], spec["clusterIPs"] = chosen[0], chosen
 
 
+def _check_addresses(addresses: Sequence[str]) -> None:
+    for index, address in enumerate(addresses):
+        try:
+            ip_address(address)
+        except ValueError as error:
+            message = f'Invalid value: "{address}": must be a valid IP address'
+            raise InvalidServiceError([("FieldValueInvalid", message, f"spec.clusterIPs[{index}]")]) from error
+
+
 def _families(spec: dict[str, object], addresses: Sequence[str]) -> list[Family]:
     """The families of a Service, the first one first; sets the policy where it is open."""
     named = [_FAMILIES[each] for each in texts_in(spec, "ipFamilies") if each in _FAMILIES]
-    try:
-        named = named or [family_of(each) for each in addresses]
-    except ValueError as error:
-        message = f'Invalid value: "{addresses[0]}": must be a valid IP address'
-        raise InvalidServiceError([("FieldValueInvalid", message, "spec.clusterIPs[0]")]) from error
+    named = named or [family_of(each) for each in addresses]
     policy = spec.setdefault("ipFamilyPolicy", "RequireDualStack" if len(named) > 1 else "SingleStack")
     first = named[0] if named else Family.IPV4
     if policy == "SingleStack":

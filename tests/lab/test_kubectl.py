@@ -257,6 +257,59 @@ def test_grace_period_keeps_a_pod_answering(lab: RunningLab) -> None:
     lab.kubectl("delete", "svc", "slow")
 
 
+def test_a_pod_of_the_host_network_answers_on_its_node(lab: RunningLab) -> None:
+    """It has the address of the node, and no namespace of its own."""
+    spec = "{hostNetwork: true, nodeName: n2, containers: [{name: a, image: any, ports: [{containerPort: 7070}]}]}"
+    lab.kubectl("apply", "-f", "-", stdin=f"apiVersion: v1\nkind: Pod\nmetadata: {{name: own}}\nspec: {spec}\n")
+
+    _eventually(lab, {"own"}, "n2:7070")
+    assert f"{lab.layout.name}-own" not in lab.namespaces()
+    lab.kubectl("delete", "pod", "own", "--grace-period=0", "--force")
+
+
+def test_a_pod_that_cannot_start_says_why(lab: RunningLab) -> None:
+    """Two containers with the same port: the pod waits, with the reason in its status, and leaves nothing behind."""
+    ports = "ports: [{containerPort: 8080}]"
+    spec = f"{{containers: [{{name: a, image: any, {ports}}}, {{name: b, image: any, {ports}}}]}}"
+    lab.kubectl("apply", "-f", "-", stdin=f"apiVersion: v1\nkind: Pod\nmetadata: {{name: twice}}\nspec: {spec}\n")
+
+    path = "jsonpath={.status.containerStatuses[0].state.waiting.message}"
+    wait_until(lambda: "in use" in lab.kubectl("get", "pod", "twice", "-o", path), "the reason is told")
+    assert f"{lab.layout.name}-twice" not in lab.namespaces()
+    lab.kubectl("delete", "pod", "twice")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing",), "there is no service, pod, node or address 'nothing' in the lab"),
+        (("web", "--from", "nowhere"), "there is no place 'nowhere': say client, n1, n2 or a pod"),
+        (("web", "--port", "81"), "service web has no port 81; it has 80"),
+        (("http://web:x/",), "http://web:x/"),
+        (("kubeless.demo", "--from", "n1"), "service kubeless has no cluster IP"),
+        (("inner.demo", "--from", "client"), "service inner cannot be reached from outside: say --from n1 or a pod"),
+        (("web-1", "--family", "ipv6", "--port", "http", "--from", "n1"), ""),
+    ],
+)
+def test_curl_says_what_it_cannot_find(lab: RunningLab, arguments: tuple[str, ...], message: str) -> None:
+    """Targets, places, ports and ways that do not exist, each named; what exists is reached."""
+    ports = "ports: [{port: 80}]"
+    documents = (
+        f"{{name: kubeless, namespace: demo}}\nspec: {{clusterIP: None, {ports}}}",
+        f"{{name: inner, namespace: demo}}\nspec: {{{ports}}}",
+    )
+    lab.kubectl(
+        "apply",
+        "-f",
+        "-",
+        stdin="\n---\n".join(f"apiVersion: v1\nkind: Service\nmetadata: {each}\n" for each in documents),
+    )
+
+    done = lab.run("curl", *arguments)
+
+    assert (done.returncode, message in done.stderr) == (5 if message else 0, True), done
+
+
 def _until(found: Callable[[str], bool], read: Callable[[], str]) -> str:
     deadline_s = time.monotonic() + 15.0
     while not found(line := read()):
