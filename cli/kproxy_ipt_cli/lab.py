@@ -29,7 +29,7 @@ def lab_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-@click.group(name="lab", short_help="A teaching cluster without Kubernetes, in network namespaces.")
+@click.group(name="lab", short_help="Run a teaching cluster without Kubernetes, in network namespaces.")
 def command() -> None:
     """
     A teaching cluster without Kubernetes: two nodes, pods and a client as network namespaces, and an API for kubectl.
