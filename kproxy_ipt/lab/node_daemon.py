@@ -28,6 +28,8 @@ def daemon_command(layout: Layout, node: LabNode, backend: str) -> Sequence[str]
         ",".join(CLUSTER_CIDRS.values()),
         "--iptables-min-sync-period",
         "0s",
+        "--conntrack-max-per-core",  # the size of the table is that of the whole machine
+        "0",
         "--backend",
         backend,
     )

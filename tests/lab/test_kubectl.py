@@ -1,13 +1,16 @@
 """What a real kubectl does with a lab, and what real connections say about it."""
 
+import http.client
 import json
 import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
+from kproxy_ipt.lab.state import read_state
 from kproxy_ipt.testing.daemon_process import wait_until
 
 from .conftest import RunningLab
@@ -308,6 +311,20 @@ def test_curl_says_what_it_cannot_find(lab: RunningLab, arguments: tuple[str, ..
     done = lab.run("curl", *arguments)
 
     assert (done.returncode, message in done.stderr) == (5 if message else 0, True), done
+
+
+def test_web_pages_are_turned_away(lab: RunningLab) -> None:
+    """Requests with an origin, and those for another host than this one, are no user's of the lab."""
+    state = read_state(lab.layout)
+    assert state is not None
+    statuses = []
+    for headers in ({}, {"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+        connection = http.client.HTTPConnection("127.0.0.1", state.port, timeout=5.0)
+        with closing(connection):
+            connection.request("GET", "/api/v1/services", headers=headers)
+            statuses.append(connection.getresponse().status)
+
+    assert statuses == [200, 403, 403]
 
 
 def _until(found: Callable[[str], bool], read: Callable[[], str]) -> str:
