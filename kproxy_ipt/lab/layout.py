@@ -82,7 +82,7 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What `kproxy_ipt.lab.lifecycle.LabState` holds."""
+        """What `kproxy_ipt.lab.state.LabState` holds."""
         return self.folder / "state.json"
 
     @property

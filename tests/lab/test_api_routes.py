@@ -47,6 +47,11 @@ def _service(_name: str = "shop", /, **spec: object) -> dict[str, object]:
     return {"metadata": {"name": _name}, "spec": {"ports": [{"port": 80}], **spec}}
 
 
+def _pod(name: str = "a", port: int = 80) -> dict[str, object]:
+    container = {"name": name, "ports": [{"containerPort": port}]}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+
+
 def _created(cluster: Cluster, **spec: object) -> dict[str, object]:
     reply = _ask(cluster, "POST", _SERVICES, _service("shop", **spec))
     assert reply.status == 201, reply.body
@@ -141,6 +146,13 @@ def test_a_wrong_service_is_refused_by_field(cluster: Cluster, spec: dict[str, o
         (_SERVICES, _service(""), 422, "name or generateName is required"),
         ("/api/v1/namespaces/no/services", _service(), 404, 'namespaces "no" not found'),
         ("/api/v1/namespaces/default/pods", {"metadata": {"name": "p"}, "spec": {}}, 422, "spec.containers: Required"),
+        (
+            "/api/v1/namespaces/default/pods",
+            _pod(port=0),
+            422,
+            "spec.containers[0].ports[0].containerPort: Invalid value",
+        ),
+        ("/api/v1/namespaces/default/pods", _pod(name=""), 422, "spec.containers[0].name: Required value"),
         ("/api/v1/namespaces/default/secrets", {}, 404, "could not find the requested resource"),
         (f"{_SERVICES}/web", {}, 405, "POST is not possible here"),
         (
