@@ -133,7 +133,7 @@ def curl_command(
     Examples:
       kproxy-ipt lab curl web -n 30
       kproxy-ipt lab curl web --from web-1 --family ipv6
-      kproxy-ipt lab curl http://192.0.2.20:30080/
+      kproxy-ipt lab curl http://192.0.2.20:32080/
     """
     wish = Wish(target=target, place=place, port=port, family=Family(family) if family else None)
     report = curl(layout_of(name), wish, count=count, timeout_s=timeout)

@@ -67,7 +67,7 @@ def test_get_prints_the_columns_that_people_know(lab: RunningLab) -> None:
 
     lines = [line.split() for line in printed.splitlines()]
     assert lines[0] == ["NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "AGE"]
-    assert lines[1][:5] == ["service/web", "NodePort", "10.96.0.10", "<none>", "80:30080/TCP"]
+    assert lines[1][:5] == ["service/web", "NodePort", "10.96.0.10", "<none>", "80:32080/TCP"]
     assert {line[1] for line in lines[4:]} == {"IPv4", "IPv6"}
     assert "10.244.1.11,10.244.2.11,10.244.1.12" in printed
 
@@ -239,7 +239,7 @@ def test_describe_tells_about_a_service(lab: RunningLab) -> None:
     printed = lab.kubectl("describe", "svc", "web")
 
     assert "TargetPort:               http/TCP" in printed
-    assert "NodePort:                 http  30080/TCP" in printed
+    assert "NodePort:                 http  32080/TCP" in printed
     assert ":8080" in printed
 
 
