@@ -209,7 +209,16 @@ def test_a_refused_service_is_explained(lab: RunningLab) -> None:
 def test_watching_shows_changes_as_rows(lab: RunningLab) -> None:
     """`get -w` prints the pod, and the pod again when its readiness changes."""
     program = shutil.which("kubectl") or "kubectl"
-    command = [program, "--kubeconfig", str(lab.layout.kubeconfig), "get", "pod", "web-3", "-w"]
+    command = [
+        program,
+        "--kubeconfig",
+        str(lab.layout.kubeconfig),
+        "get",
+        "pod",
+        "web-3",
+        "-w",
+        "--request-timeout=30s",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         first = [watching.stdout.readline() for _ in range(2)]
