@@ -8,9 +8,9 @@ The rules, for README.md and docs/*.md:
   next line where its line ends in a backslash.
 - In expected output `...` stands for anything, nothing and several lines included; other text must be there to the
   letter, but for trailing blanks. No expected lines mean that nothing is printed.
-- All blocks of a page are run in order, by one bash, in a temporary folder that holds `manifests/examples`. The network
-  namespace `lab` of the page is made anew (`ip netns` and `--netns lab` see no other), `kproxy-ipt` is the one of this
-  environment, and HOME is the temporary folder.
+- All blocks of a page are run in order, by one bash, in a temporary folder that holds `manifests/examples` and
+  `manifests/lab`. The network namespace `lab` of the page is made anew (`ip netns` and `--netns lab` see no other),
+  `kproxy-ipt` is the one of this environment, and HOME is the temporary folder.
 - A command may fail; who wants to show that adds `|| echo "exit code $?"`.
 - Commands of `_RUN_BY_CI` are not run. What follows a blank and `#` is a comment.
 - A block fenced as ```sh is not run, but bash must be able to parse it. No other fence looks like commands: a block
@@ -35,7 +35,8 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _MARK = "=== end of command"
 # Named namespaces live in /run/netns: a mount namespace of its own hides those of others, and goes with its processes.
-_WITH_A_LAB = """mount -t tmpfs tmpfs /run && ip netns add lab && ip -n lab link set lo up && exec bash "$0" """
+_WITH_A_LAB = """mount -t tmpfs tmpfs /run && ip link set lo up && ip netns add lab && ip -n lab link set lo up &&
+exec bash "$0" """
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -63,7 +64,8 @@ def _script(commands: list[Command]) -> str:
 
 
 def _run(commands: list[Command], folder: Path) -> list[str]:
-    shutil.copytree(_ROOT / "manifests" / "examples", folder / "manifests" / "examples")
+    for name in ("examples", "lab"):
+        shutil.copytree(_ROOT / "manifests" / name, folder / "manifests" / name)
     script = folder.parent / f"{folder.name}.sh"
     script.write_text(_script(commands), encoding="utf-8")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"

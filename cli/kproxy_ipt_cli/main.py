@@ -30,6 +30,7 @@ _COMMANDS = {
     "explain": "Say what was decided about a Service, a chain or an endpoint, and why.",
     "golden": "Check expected rules and flows in files, or write them anew.",
     "graph": "Draw the way of packets through the chains of a service, or of all.",
+    "lab": "Run a teaching cluster without Kubernetes, in network namespaces.",
     "lint": "Name objects that yield no rules, or risky ones, and why.",
     "preflight": "Try whether this machine can do what the rules need; touch nothing.",
     "render": "Print the rules that the objects ask for; touch nothing.",

@@ -5,15 +5,18 @@ Source: API concepts of Kubernetes; `k8s.io/apimachinery/pkg/labels`, `pkg/field
 """
 
 import operator
+import re
 from collections.abc import Callable, Mapping
 
 ApiObject = Mapping[str, object]
 Selection = Callable[[ApiObject], bool]
+_OUTSIDE_SETS = re.compile(r",(?![^(]*\))")
+_SET = re.compile(r"(\S+)\s+(in|notin)\s+\((.*)\)")
 
 
 def selection(label_selector: str, field_selector: str) -> Selection:
     """Whether an object is among those that both selectors choose; empty texts choose everything."""
-    labels = [_label_requirement(text) for text in label_selector.split(",") if text]
+    labels = [_label_requirement(text.strip()) for text in _OUTSIDE_SETS.split(label_selector) if text]
     fields = [_field_requirement(text) for text in field_selector.split(",") if text]
     requirements = (*labels, *fields)
     return lambda document: all(requirement(document) for requirement in requirements)
@@ -25,7 +28,10 @@ def fields_of(value: object) -> dict[str, object]:
 
 
 def _label_requirement(text: str) -> Selection:
-    """`key`, `!key`, `key=value`, `key!=value`."""
+    """`key`, `!key`, `key=value`, `key!=value`, `key in (a,b)`, `key notin (a,b)`."""
+    if found := _SET.fullmatch(text):
+        values = {value.strip() for value in found[3].split(",")}
+        return lambda document: (_labels(document).get(found[1]) in values) is (found[2] == "in")
     if "=" not in text:
         key = text.removeprefix("!")
         return lambda document: (key in _labels(document)) is not text.startswith("!")

@@ -22,8 +22,15 @@ RESOURCES: Mapping[str, tuple[str, str]] = {
     "/api/v1/nodes": ("Node", "v1"),
     "/apis/discovery.k8s.io/v1/endpointslices": ("EndpointSlice", "discovery.k8s.io/v1"),
     "/apis/events.k8s.io/v1/events": ("Event", "events.k8s.io/v1"),
+    "/api/v1/namespaces": ("Namespace", "v1"),
+    "/api/v1/pods": ("Pod", "v1"),
+    "/api/v1/endpoints": ("Endpoints", "v1"),
+    "/apis/apps/v1/deployments": ("Deployment", "apps/v1"),
+    "/apis/apps/v1/replicasets": ("ReplicaSet", "apps/v1"),
 }
 """Path of a list to kind and apiVersion of its objects."""
+CLUSTER_KINDS = frozenset({"Node", "Namespace"})
+"""Kinds whose objects are in no namespace."""
 
 EXPIRED_MESSAGE = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -117,7 +124,7 @@ class ApiStore:
 
     def delete(self, kind: str, name: str, namespace: str) -> None:
         """Remove one object; `KeyError` if there is none."""
-        removed = self._objects[kind].pop(f"{'' if kind == 'Node' else namespace}/{name}")
+        removed = self._objects[kind].pop(f"{'' if kind in CLUSTER_KINDS else namespace}/{name}")
         self.resource_version += 1
         self._note(kind, removed, None)
 
@@ -126,6 +133,11 @@ class ApiStore:
         self._snapshots.clear()
         self._history.clear()
         self.oldest_version = self.resource_version
+
+    def forget_before(self, version: int) -> None:
+        """Forget the history up to *version*, as a periodic compaction does."""
+        self._history = [change for change in self._history if change.version > version]
+        self.oldest_version = max(self.oldest_version, version)
 
     def find(self, target: Target) -> ApiObject | None:
         """One object, or None."""

@@ -8,7 +8,7 @@ Source: API concepts of Kubernetes, "Efficient detection of changes", "Streaming
 answers recorded from a kube-apiserver v1.36.2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -49,21 +49,26 @@ class WatchQuery(msgspec.Struct, frozen=True, kw_only=True):
     initial_events: bool = False
 
 
+Shape = Callable[[ApiObject], ApiObject]
+"""How an object is shown in an event."""
+
+
 class WatchStream:
     """
-    One watch.
+    One watch; *shape* turns objects into what is sent of them, as tables are.
 
     Attributes:
         version: Everything up to it has been sent.
         is_over: No line will follow.
     """
 
-    def __init__(self, store: ApiStore, target: Target, query: WatchQuery) -> None:
+    def __init__(self, store: ApiStore, target: Target, query: WatchQuery, shape: Shape = dict) -> None:
         self.version = store.resource_version
         self.is_over = False
         self._store = store
         self._target = target
         self._query = query
+        self._shape = shape
         self._matches: Selection = selection(query.label_selector, query.field_selector)
 
     def first_lines(self, streaming: StreamingLists) -> list[bytes]:
@@ -114,7 +119,7 @@ class WatchStream:
         return [*self._present_lines(), *end]
 
     def _present_lines(self) -> list[bytes]:
-        return [_event("ADDED", found) for found in self._store.objects(self._target, self._matches)]
+        return [_event("ADDED", self._shape(found)) for found in self._store.objects(self._target, self._matches)]
 
     def _error(self, code: int, reason: str, message: str) -> bytes:
         self.is_over = True
@@ -125,11 +130,11 @@ class WatchStream:
         before = change.before if change.before is not None and self._chooses(change.before) else None
         after = change.after if change.after is not None and self._chooses(change.after) else None
         if after is not None:
-            return _event("ADDED" if before is None else "MODIFIED", after)
+            return _event("ADDED" if before is None else "MODIFIED", self._shape(after))
         if before is None:
             return b""
         metadata = fields_of(before.get("metadata")) | {"resourceVersion": str(change.version)}
-        return _event("DELETED", {**before, "metadata": metadata})
+        return _event("DELETED", self._shape({**before, "metadata": metadata}))
 
     def _chooses(self, document: ApiObject) -> bool:
         namespace = self._target.namespace
