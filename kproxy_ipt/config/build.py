@@ -74,6 +74,7 @@ def _config(document: Document) -> Config:
         config_sync_period_s=document.config_sync_period.seconds,
         shape=_shape(document),
         external_ip_ranges=tuple(canonical_prefix(text) or text for text in document.kproxy_ipt.external_ips),
+        status_bind_address=canonical_host_port(document.kproxy_ipt.status_bind_address),
     )
 
 

@@ -26,7 +26,9 @@ from kproxy_ipt.config.duration import Duration, duration_of
 from kproxy_ipt.config.model import Config, ShapeConfig
 
 # The tags of Go that say `omitempty`, of those fields that can be empty here.
-_OMITTED_IF_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService", "externalIPs"})
+_OMITTED_IF_EMPTY = frozenset(
+    {"featureGates", "vmodule", "splitStream", "windowsRunAsService", "externalIPs", "statusBindAddress"}
+)
 _OMITTED_IF_USUAL = frozenset({"kproxyIpt", "dispatch", "balance", "scheduler"})
 _NULL_IF_EMPTY = frozenset({"nodePortAddresses", "excludeCIDRs"})
 
@@ -123,7 +125,9 @@ def _own_section(config: Config) -> KproxyIptSection:
         for field in msgspec.structs.fields(ShapeConfig)
         if (value := getattr(config.shape, field.name)) != getattr(usual, field.name)
     }
-    return KproxyIptSection(**given, external_ips=config.external_ip_ranges)
+    return KproxyIptSection(
+        **given, external_ips=config.external_ip_ranges, status_bind_address=config.status_bind_address
+    )
 
 
 def _logging(config: Config) -> LoggingSection:

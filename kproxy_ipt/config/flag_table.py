@@ -441,6 +441,15 @@ _SHAPE = (
         "flag of kube-proxy.",
         is_kept=True,
     ),
+    FlagSpec(
+        "status-bind-address",
+        "kproxyIpt.statusBindAddress",
+        FlagKind.IP_PORT,
+        "",
+        "IP address and port (10258 if none is named) of the read-only status page; unset: there is none. It asks for "
+        "no password: 127.0.0.1 is the place for it. Not a flag of kube-proxy.",
+        is_kept=True,
+    ),
 )
 
 FLAGS: tuple[FlagSpec, ...] = (*_RUN, *_API, *_SERVERS, *_RULES, *_MACHINE, *_IPVS, *_LOGGING, *_SHAPE)

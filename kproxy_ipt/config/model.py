@@ -138,6 +138,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         node_port_addresses: Canonical prefixes, or the single word `primary`, or empty for all addresses.
         feature_gates: Only those given.
         external_ip_ranges: `kproxyIpt.externalIPs`, canonical; see `ExternalIPs`.
+        status_bind_address: `kproxyIpt.statusBindAddress`, "" for no status page.
     """
 
     feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
@@ -162,6 +163,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     config_sync_period_s: float = 900.0
     shape: ShapeConfig = ShapeConfig()
     external_ip_ranges: tuple[str, ...] = ()
+    status_bind_address: str = ""
 
     @property
     def external_ips(self) -> ExternalIPs:

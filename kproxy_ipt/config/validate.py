@@ -165,6 +165,8 @@ def _addresses(document: Document) -> Iterator[str]:
     if document.healthz_bind_address:
         yield from _host_port("HealthzBindAddress", document.healthz_bind_address)
     yield from _host_port("MetricsBindAddress", document.metrics_bind_address)
+    if document.kproxy_ipt.status_bind_address:
+        yield from _host_port("KproxyIpt.StatusBindAddress", document.kproxy_ipt.status_bind_address)
 
 
 def _host_port(path: str, text: str) -> Iterator[str]:

@@ -82,11 +82,14 @@ class HttpListener:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         if request.method not in _READING:
             return _response(text_answer("405 method not allowed\n", 405), {"Allow": ", ".join(_READING)})
-        return _response(self._safe_answer(Request(path=request.path, query=dict(request.query))))
+        headers = {name.lower(): text for name, text in request.headers.items()}
+        asked = Request(path=request.path, query=dict(request.query), headers=headers)
+        return _response(await self._safe_answer(asked))
 
-    def _safe_answer(self, request: Request) -> Answer:
+    async def _safe_answer(self, request: Request) -> Answer:
         try:
-            return self._respond(request)
+            answer = self._respond(request)
+            return answer if isinstance(answer, Answer) else await answer
         except Exception as error:  # noqa: BLE001  (a page that fails must not end the connection without an answer)
             self._log.warning("page failed", path=request.path, error=repr(error))
             return text_answer(f"{type(error).__name__}\n", 500)
@@ -105,10 +108,10 @@ def _response(answer: Answer, more_headers: Mapping[str, str] = _NO_HEADERS) -> 
 
 class Server(msgspec.Struct, frozen=True):
     """
-    One of the two servers.
+    One of the servers.
 
     Attributes:
-        name: For messages: `healthz`, `metrics`.
+        name: For messages: `healthz`, `metrics`, `status`.
         address: `host:port`; a wildcard host means every address of both families; "" means that it is turned off.
         respond: Its pages.
     """

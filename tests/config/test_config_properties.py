@@ -58,6 +58,7 @@ configs = st.builds(
     bind_address=ipv4s,
     healthz_bind_address=servers,
     metrics_bind_address=servers,
+    status_bind_address=st.one_of(st.just(""), servers),
     bind_address_hard_fail=st.booleans(),
     enable_profiling=st.booleans(),
     show_hidden_metrics_for_version=st.sampled_from(["", "1.35"]),

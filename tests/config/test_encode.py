@@ -28,6 +28,7 @@ RECORDED = (
     "detectLocalMode: InterfaceNamePrefix\ndetectLocal:\n  interfaceNamePrefix: veth",
     "conntrack:\n  tcpBeLiberal: true",
     "kproxyIpt:\n  externalIPs:\n  - 192.0.2.0/24",
+    "kproxyIpt:\n  statusBindAddress: 127.0.0.1:10258",
     "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: rr",
 )
 

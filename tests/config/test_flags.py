@@ -81,6 +81,9 @@ SINGLE_FLAGS: dict[str, dict[str, object]] = {
     "dispatch=tree": {"shape": ShapeConfig(dispatch=Dispatch.TREE)},
     "balance=grouped": {"shape": ShapeConfig(balance=Balance.GROUPED)},
     "scheduler=rr": {"shape": ShapeConfig(scheduler=Scheduler.RR)},
+    "status-bind-address=127.0.0.1": {"status_bind_address": "127.0.0.1:10258"},
+    "status-bind-address=[::1]:9": {"status_bind_address": "[::1]:9"},
+    "status-bind-address=": {},
     "external-ips=192.0.2.7/24,2001:db8::/32": {"external_ip_ranges": ("192.0.2.0/24", "2001:db8::/32")},
     "ipvs-exclude-cidrs=10.0.0.0/8": {},
     "ipvs-strict-arp=true": {},
@@ -126,6 +129,7 @@ REFUSED_FLAGS = {
     "config-sync-period=0": "ConfigSyncPeriod: ",
     "metrics-port=0": 'MetricsBindAddress: Invalid value: "": must be IP:port',
     "cluster-cidr=x": "ClusterCIDR: ",
+    "status-bind-address=localhost:9": "--status-bind-address: ",
     "external-ips=10.0.0.0/8,x": 'KproxyIpt.ExternalIPs[1]: Invalid value: "x": must be a valid CIDR',
     "proxy-mode=userspace": "Mode: ",
 }
