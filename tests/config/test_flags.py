@@ -116,6 +116,7 @@ BAD_FLAGS = {
     "feature-gates=A=b": "--feature-gates: ",
     "bind-address=x": "--bind-address: ",
     "healthz-bind-address=10.0.0.1:0": "--healthz-bind-address: ",
+    "status-bind-address=localhost:9": "--status-bind-address: ",
     "metrics-bind-address=[::1]": "--metrics-bind-address: ",
     "log-json-info-buffer-size=much": "--log-json-info-buffer-size: ",
     "hostname-override=  ": "--hostname-override: ",
@@ -129,7 +130,6 @@ REFUSED_FLAGS = {
     "config-sync-period=0": "ConfigSyncPeriod: ",
     "metrics-port=0": 'MetricsBindAddress: Invalid value: "": must be IP:port',
     "cluster-cidr=x": "ClusterCIDR: ",
-    "status-bind-address=localhost:9": "--status-bind-address: ",
     "external-ips=10.0.0.0/8,x": 'KproxyIpt.ExternalIPs[1]: Invalid value: "x": must be a valid CIDR',
     "proxy-mode=userspace": "Mode: ",
 }

@@ -30,7 +30,7 @@ REFUSED = {
     "healthzBindAddress: '[fd00::1]'": 'HealthzBindAddress: Invalid value: "[fd00::1]": must be IP:port',
     "healthzBindAddress: example:1": 'HealthzBindAddress: Invalid value: "example": must be a valid IP',
     "healthzBindAddress: 0.0.0.0:0": 'HealthzBindAddress: Invalid value: "0": must be a valid port',
-    "kproxyIpt: {statusBindAddress: 'localhost:80'}": 'KproxyIpt.StatusBindAddress: Invalid value: "localhost": must be a',
+    "kproxyIpt: {statusBindAddress: 'localhost:80'}": 'KproxyIpt.StatusBindAddress: Invalid value: "localhost": must',
     "metricsBindAddress: 0.0.0.0:65536": 'MetricsBindAddress: Invalid value: "65536": must be a valid port',
     "metricsBindAddress: 0.0.0.0:http": 'MetricsBindAddress: Invalid value: "http": must be a valid port',
     "showHiddenMetricsForVersion: '1.36'": 'ShowHiddenMetricsForVersion: Invalid value: "1.36"',
