@@ -1,0 +1,131 @@
+"""
+Sums that only grow, made from counters that come, go and begin anew.
+
+A counter of the kernel lives as long as its rule: it is gone with an endpoint, and begins at 0 when its chain is
+written anew. The ledger keeps, for each counter, the sum of all its lives. It is told what a look at the kernel found,
+and, by who hears of it, with how many a counter ended.
+
+What is lost if nobody tells: what was counted between the last look and the end of a counter. A new life that counted
+more than was last seen of the old one passes for the old one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from enum import StrEnum
+
+import msgspec
+
+
+class Kind(StrEnum):
+    """What a counter counts."""
+
+    CONNECTIONS = "connections"
+    REJECTED = "rejected"
+    DROPPED = "dropped"
+
+
+class CounterKey(msgspec.Struct, frozen=True, order=True):
+    """
+    One thing that is counted.
+
+    Attributes:
+        service_port: `namespace/name:port_name`.
+        protocol: `tcp`, `udp` or `sctp`.
+        kind: Of events.
+        endpoint: `ip:port`, "" unless connections are counted.
+    """
+
+    service_port: str
+    protocol: str
+    kind: Kind
+    endpoint: str = ""
+
+
+Counts = Mapping[CounterKey, int]
+
+
+class Look:
+    """A reading of the kernel that is under way; what ends meanwhile may be in it or not, and is left out."""
+
+    def __init__(self) -> None:
+        self.ended: set[CounterKey] = set()
+
+
+class Ledger:
+    """
+    All sums of one family; not safe from several threads at once.
+
+    Before `start` nothing is counted.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[CounterKey, int] = {}
+        self._last: dict[CounterKey, int] = {}
+        self._looks: list[Look] = []
+        self._has_started = False
+
+    @property
+    def has_started(self) -> bool:
+        """Whether anything is counted yet."""
+        return self._has_started
+
+    @property
+    def sums(self) -> Counts:
+        """What was counted since the start."""
+        return self._sums
+
+    def start(self, counts: Counts) -> None:
+        """Count from now on: what *counts*, a look at everything, holds is where each counter begins."""
+        self._has_started = True
+        self._last = dict(counts)
+        for key in counts:
+            self._sums.setdefault(key, 0)
+
+    @contextmanager
+    def look(self) -> Iterator[Look]:
+        """Around a reading of the kernel and the `observe` that follows."""
+        look = Look()
+        self._looks.append(look)
+        try:
+            yield look
+        finally:
+            self._looks.remove(look)
+
+    def observe(self, counts: Counts, look: Look, *, of: AbstractSet[CounterKey] | None = None) -> None:
+        """
+        Take in a look.
+
+        Args:
+            counts: What was found.
+            look: During which it was found.
+            of: The counters that were looked at; None means all, so that what was not found has ended.
+        """
+        if not self._has_started:
+            return
+        for key, count in counts.items():
+            if key not in look.ended:
+                self._add(key, count)
+        looked_at: Iterable[CounterKey] = self._last.keys() if of is None else of
+        for key in [key for key in looked_at if key not in counts]:
+            self._last.pop(key, None)
+
+    def ended(self, key: CounterKey, count: int) -> None:
+        """A counter has just gone at *count*; if the same is counted again, it begins at 0."""
+        if not self._has_started:
+            return
+        self._add(key, count)
+        del self._last[key]
+        for look in self._looks:
+            look.ended.add(key)
+
+    def forget(self, keys: Iterable[CounterKey]) -> None:
+        """Drop sums that nobody will ask for any more."""
+        for key in keys:
+            self._sums.pop(key, None)
+            self._last.pop(key, None)
+
+    def _add(self, key: CounterKey, count: int) -> None:
+        last = self._last.get(key, 0)
+        self._sums[key] = self._sums.get(key, 0) + (count - last if count >= last else count)
+        self._last[key] = count
