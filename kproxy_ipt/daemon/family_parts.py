@@ -7,7 +7,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.drift import LegacyWatch
 from kproxy_ipt.daemon.fallback_watch import FallbackWatch
 from kproxy_ipt.daemon.family import FamilySync, ProcessNote, SyncOutcome
-from kproxy_ipt.daemon.family_loop import Clocks, FamilyLoop
+from kproxy_ipt.daemon.family_loop import Clocks, FamilyLoop, OnSynced
 from kproxy_ipt.daemon.health import ProxyHealth
 from kproxy_ipt.daemon.health_ports import HealthPorts, WantedPorts, listen_addresses
 from kproxy_ipt.daemon.kernel_thread import KernelThread
@@ -49,6 +49,7 @@ class FamilyParts:
         clocks: Clocks,
         window: Window,
         on_refusal: Callable[[Refusal], None] = lambda _: None,
+        on_synced: OnSynced = lambda *_: None,
     ) -> None:
         """Put the parts together; see their classes."""
         self.family = family
@@ -76,6 +77,7 @@ class FamilyParts:
             before_sync=self._before_sync,
             after_sync=self._after_sync,
             on_refusal=on_refusal,
+            on_synced=on_synced,
         )
 
     def set_options(self, options: RuleOptions, entries: EntryOptions, reason: str) -> None:

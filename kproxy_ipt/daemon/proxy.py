@@ -35,6 +35,8 @@ from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.reload import reload_config
 from kproxy_ipt.daemon.schedule import SyncSchedule
+from kproxy_ipt.daemon.status.scene import Watched
+from kproxy_ipt.daemon.status.server import StatusServer
 from kproxy_ipt.daemon.tuning import tune_conntrack
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.addresses import interface_addresses
@@ -148,6 +150,8 @@ class Proxy:
             report=report,
             log=log,
         )
+        self._status = StatusServer(self._config.status_bind_address, netns=settings.target.netns, unix_s=clocks.unix_s)
+        self._machine: Machine | None = None
         self._node = NodeWatch(settings.node_name, self._config, log, clocks.monotonic)
         self.inputs = Inputs(
             families,
@@ -197,6 +201,7 @@ class Proxy:
             for monitor in (address_monitor, self._tables):
                 if monitor is not None:
                     monitor.close()
+            self._status.close()
             for thread in self._threads.values():
                 thread.close()
 
@@ -208,10 +213,24 @@ class Proxy:
             (
                 Server("healthz", config.healthz_bind_address, health_pages.respond),
                 Server("metrics", config.metrics_bind_address, metrics_pages.respond),
+                *self._status.servers(self._watched(), self._log),
             ),
             netns=self._settings.target.netns,
             hard_fail=config.bind_address_hard_fail,
             log=self._log,
+        )
+
+    def _watched(self) -> Watched:
+        return Watched(
+            inputs=self.inputs,
+            node=self._node,
+            health=self.health,
+            api=self._api,
+            history=self._status.history,
+            config=lambda: self._config,
+            machine_facts=lambda: self._facts,
+            machine=lambda: self._machine,
+            unix_s=self._clocks.unix_s,
         )
 
     def _work(self) -> list[Coroutine[None, None, None]]:
@@ -225,7 +244,7 @@ class Proxy:
         target = self._settings.target
         self._threads = {family: KernelThread(target.netns, f"kernel-{family}") for family in target.families}
         first = next(iter(self._threads.values()))
-        machine = await first.call(open_machine, target)
+        self._machine = machine = await first.call(open_machine, target)
         self._log.info("backend", backend=str(machine.choice.backend), reason=machine.choice.reason)
         self.backend = machine.choice.backend
         for oddity in machine.choice.oddities:
@@ -266,6 +285,7 @@ class Proxy:
             clocks=self._clocks,
             window=self._own_changes,
             on_refusal=self._on_refusal,
+            on_synced=self._status.on_synced,
         )
         if machine.choice.backend is Backend.LEGACY:
             part.legacy = LegacyWatch(self.compare, family, thread, self._log)

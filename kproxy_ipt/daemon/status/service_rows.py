@@ -162,7 +162,9 @@ class ServiceTable:
             known=sum(row.known for row in rows),
         )
 
-    def _judged(self, scene: Scene, name: ServiceName, service: Service, aside: Mapping[ServiceName, str]) -> ServiceRow:
+    def _judged(
+        self, scene: Scene, name: ServiceName, service: Service, aside: Mapping[ServiceName, str]
+    ) -> ServiceRow:
         """The kept row, with what may be another at each look."""
         row = self._plain(scene, name, service)
         if name in aside:
