@@ -163,9 +163,7 @@ class StatusPages:
 
     def _trace(self, scene: Scene, request: Request) -> Answer:
         view = trace_view(scene, {name: text[:300] for name, text in request.query.items()})
-        status = 400 if view.problem else 200
-        values = {**_frame(scene, request, "trace"), "view": view, "protocols": PROTOCOLS}
-        return page("trace.html", values, status=status)
+        return page("trace.html", {**_frame(scene, request, "trace"), "view": view, "protocols": PROTOCOLS})
 
     def _syncs(self, scene: Scene, request: Request) -> Answer:
         values = {"syncs": scene.syncs[:MOST_SHOWN_SYNCS], "kept": len(scene.syncs)}

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.status.scene import Scene
 from kproxy_ipt.errors import KernelError, RulesetError
 from kproxy_ipt.ruleset.reading import read_save
 from kproxy_ipt.trace.distribution import distribution
 from kproxy_ipt.trace.outcome_words import endpoint_text, packet_words, source_words, what_words, why_words
 from kproxy_ipt.trace.packet import Host
-from kproxy_ipt.trace.question import Question, QuestionError, family_of_question, packet_of
+from kproxy_ipt.trace.question import NODE, Question, QuestionError, family_of_question, packet_of
 from kproxy_ipt.trace.tree import percent, tree_lines
 from kproxy_ipt.trace.walk import walk
 
@@ -95,9 +96,18 @@ def _port(text: str) -> int | None:
     return int(text)
 
 
+def _family(scene: Scene, question: Question) -> Family:
+    """Of the node and a Service: one that the Service has, IPv4 before IPv6."""
+    family = family_of_question(question, scene.machine_facts.interface_addresses)
+    namespace, _, name = question.destination.removeprefix("svc/").partition(":")[0].partition("/")
+    families = [one for one in scene.families if (namespace, name) in scene.states[one]]
+    is_open = question.source in ("", NODE) and question.destination.startswith("svc/")
+    return families[0] if is_open and families else family
+
+
 def _answer(scene: Scene, fields: Mapping[str, str], question: Question) -> TraceView:
     addresses = scene.machine_facts.interface_addresses
-    family = family_of_question(question, addresses)
+    family = _family(scene, question)
     if scene.machine is None or family not in scene.machine.iptables:
         raise QuestionError(f"{family.api_name} is not served here")
     ruleset = read_save(scene.machine.iptables[family].start_save().text(), family)
