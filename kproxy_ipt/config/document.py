@@ -149,6 +149,7 @@ class KproxyIptSection(_Section, frozen=True):
     dispatch: str = ""
     balance: str = ""
     scheduler: str = ""
+    connection_metrics: str = ""
     external_ips: tuple[str, ...] = msgspec.field(name="externalIPs", default=())
     status_bind_address: str = ""
 

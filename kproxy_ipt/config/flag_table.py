@@ -433,6 +433,15 @@ _SHAPE = (
         is_kept=True,
     ),
     FlagSpec(
+        "connection-metrics",
+        "kproxyIpt.connectionMetrics",
+        FlagKind.STRING,
+        "service",
+        "Which metrics tell about connections: service, one series for each port of a Service; endpoint, one for each "
+        "endpoint as well; none, and nothing is counted. Not a flag of kube-proxy.",
+        is_kept=True,
+    ),
+    FlagSpec(
         "external-ips",
         "kproxyIpt.externalIPs",
         FlagKind.LIST,

@@ -8,7 +8,7 @@ one that runs is finished, then ports are closed. Rules stay.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from kproxy_ipt.daemon.inputs import Inputs
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_before, with_runner
-from kproxy_ipt.daemon.metrics import Metrics
+from kproxy_ipt.daemon.metrics import Metrics, accounting
 from kproxy_ipt.daemon.metrics_pages import MetricsPages, Process
 from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.daemon.quarantine import Refusal
@@ -37,21 +37,19 @@ from kproxy_ipt.daemon.reload import reload_config
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.status.scene import Watched
 from kproxy_ipt.daemon.status.server import StatusServer
+from kproxy_ipt.daemon.traffic import Traffic
 from kproxy_ipt.daemon.tuning import tune_conntrack
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.addresses import interface_addresses
 from kproxy_ipt.kernel.backend import Backend
 from kproxy_ipt.kernel.command import SubprocessRunner
-from kproxy_ipt.kernel.netns import inside
-from kproxy_ipt.kernel.nfacct import read_counters
 from kproxy_ipt.kernel.notify_addresses import AddressMonitor
 from kproxy_ipt.kernel.sysctls import tcp_be_liberal
 from kproxy_ipt.objects.events import Event, Kind
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.fallbacks import FALLBACKS
-from kproxy_ipt.rules.options import NFACCT_COUNTERS, rule_options
-from kproxy_ipt.ruleset.model import Counters
+from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.state.model import MachineFacts
 
 
@@ -91,6 +89,7 @@ class Proxy:
         inputs: The objects as they are known.
         metrics: What is counted.
         backend: The one in use; None until the machine is open.
+        traffic: Counts connections, unless the configuration says that nothing does.
     """
 
     def __init__(
@@ -138,10 +137,20 @@ class Proxy:
         )
         self._api = ApiStatus(Kind, clock=clocks.monotonic, wall_clock_ns=self._wall_clock_ns)
         self.backend: Backend | None = None
+        self.traffic = Traffic(
+            self._config.connection_metrics,
+            log,
+            netns=settings.target.netns,
+            in_background=self._in_background,
+            node=lambda: self._node.facts,
+            unix_s=clocks.unix_s,
+            monotonic=clocks.monotonic,
+        )
         self.metrics = self._metrics = Metrics(
             oldest_unwritten_s=self.health.oldest_unwritten_s,
             api_silence_s=lambda: {str(kind): silence for kind, silence in self._api.silence_s().items()},
-            nfacct_counters=self._nfacct_counters,
+            nfacct_counters=lambda: accounting(settings.target.netns),
+            connections=self.traffic.sums,
         )
         self._health_ports = HealthPorts(
             self.health.is_healthy,
@@ -167,13 +176,6 @@ class Proxy:
 
     def _wall_clock_ns(self) -> int:
         return int(self._clocks.unix_s() * 1e9)
-
-    def _nfacct_counters(self) -> Mapping[str, Counters]:
-        try:
-            with inside(self._settings.target.netns):
-                return read_counters(NFACCT_COUNTERS)
-        except KernelError:
-            return {}
 
     async def run(self) -> None:
         """
@@ -202,6 +204,7 @@ class Proxy:
                 if monitor is not None:
                     monitor.close()
             self._status.close()
+            self.traffic.close()
             for thread in self._threads.values():
                 thread.close()
 
@@ -259,6 +262,7 @@ class Proxy:
             self._log.warning("missing part", family=family, lacking=str(part), now=FALLBACKS[part].instead)
         for family in machine.iptables:
             self._parts[family] = self._family(family, machine)
+        self.traffic.serve(with_runner(machine, SubprocessRunner()))
 
     async def _tune(self, thread: KernelThread) -> None:
         problems = (
@@ -286,6 +290,7 @@ class Proxy:
             window=self._own_changes,
             on_refusal=self._on_refusal,
             on_synced=self._status.on_synced,
+            traffic=self.traffic,
         )
         if machine.choice.backend is Backend.LEGACY:
             part.legacy = LegacyWatch(self.compare, family, thread, self._log)
@@ -305,7 +310,10 @@ class Proxy:
         if any(part.legacy is not None for part in self._parts.values()):
             return
         try:
-            self._tables = TableWatch(self.compare, tuple(self._parts), netns=self._settings.target.netns)
+            self._tables = TableWatch(
+                self.compare, tuple(self._parts), netns=self._settings.target.netns, on_ended_rule=self.traffic.ended
+            )
+            self.traffic.take_waiting = self._tables.take_waiting
         except KernelError as error:
             self._log.warning("drift is found by schedule only", error=str(error))
 

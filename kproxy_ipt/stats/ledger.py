@@ -10,7 +10,6 @@ more than was last seen of the old one passes for the old one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -62,6 +61,7 @@ class Ledger:
     def __init__(self) -> None:
         self._sums: dict[CounterKey, int] = {}
         self._last: dict[CounterKey, int] = {}
+        self._lost: dict[CounterKey, int] = {}
         self._looks: list[Look] = []
         self._has_started = False
 
@@ -92,27 +92,35 @@ class Ledger:
         finally:
             self._looks.remove(look)
 
-    def observe(self, counts: Counts, look: Look, *, of: AbstractSet[CounterKey] | None = None) -> None:
+    def observe(self, counts: Counts, look: Look) -> None:
         """
-        Take in a look.
+        Take in a look at all counters: one that was not found has ended.
 
         Args:
             counts: What was found.
             look: During which it was found.
-            of: The counters that were looked at; None means all, so that what was not found has ended.
         """
         if not self._has_started:
             return
+        self._lost = {}
         for key, count in counts.items():
             if key not in look.ended:
+                if count < (last := self._last.get(key, 0)):
+                    self._lost[key] = last
                 self._add(key, count)
-        looked_at: Iterable[CounterKey] = self._last.keys() if of is None else of
-        for key in [key for key in looked_at if key not in counts]:
-            self._last.pop(key, None)
+        for key in [key for key in self._last if key not in counts]:
+            self._lost[key] = self._last.pop(key)
 
     def ended(self, key: CounterKey, count: int) -> None:
-        """A counter has just gone at *count*; if the same is counted again, it begins at 0."""
+        """
+        A counter has just gone at *count*; if the same is counted again, it begins at 0.
+
+        A look that saw its absence, or its next life, may have been taken in already.
+        """
         if not self._has_started:
+            return
+        if key in self._lost:
+            self._sums[key] += max(0, count - self._lost.pop(key))
             return
         self._add(key, count)
         del self._last[key]
@@ -122,8 +130,13 @@ class Ledger:
     def forget(self, keys: Iterable[CounterKey]) -> None:
         """Drop sums that nobody will ask for any more."""
         for key in keys:
-            self._sums.pop(key, None)
-            self._last.pop(key, None)
+            for numbers in (self._sums, self._last, self._lost):
+                numbers.pop(key, None)
+
+    def fold(self, key: CounterKey, into: CounterKey) -> None:
+        """Let a counter that has ended be part of another sum."""
+        self._sums[into] = self._sums.get(into, 0) + self._sums.get(key, 0)
+        self.forget((key,))
 
     def _add(self, key: CounterKey, count: int) -> None:
         last = self._last.get(key, 0)

@@ -6,6 +6,7 @@ since the endpoints of the service port last changed; only this one can be held 
 for an endpoint that came an hour ago has not had its part of yesterday's connections.
 """
 
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Protocol
 
@@ -106,8 +107,12 @@ class TrafficReport(msgspec.Struct, frozen=True, kw_only=True):
 class TrafficSource(Protocol):
     """Whoever keeps counting; pages and metrics ask it."""
 
-    def report(self) -> TrafficReport:
-        """What is known by now; never waits, never raises."""
+    def report(self, only: AbstractSet[tuple[str, str]] | None = None) -> TrafficReport:
+        """What is known by now, of all Services or those called so; never waits, never raises."""
+        ...
+
+    async def read(self, *, max_age_s: float) -> None:
+        """Read the kernel, if what is known is older than *max_age_s*; never raises."""
         ...
 
     async def refresh(self, *, max_age_s: float) -> TrafficReport:

@@ -16,6 +16,7 @@ from kproxy_ipt.config.model import (
     Balance,
     ClientConnection,
     Config,
+    ConnectionMetrics,
     ConntrackConfig,
     DetectLocalMode,
     Dispatch,
@@ -94,6 +95,7 @@ configs = st.builds(
         balance=st.sampled_from(Balance),
         scheduler=st.sampled_from(Scheduler),
     ),
+    connection_metrics=st.sampled_from(ConnectionMetrics),
 )
 
 fields = st.sampled_from(sorted(config_document(Config())))

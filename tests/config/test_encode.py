@@ -29,7 +29,7 @@ RECORDED = (
     "conntrack:\n  tcpBeLiberal: true",
     "kproxyIpt:\n  externalIPs:\n  - 192.0.2.0/24",
     "kproxyIpt:\n  statusBindAddress: 127.0.0.1:10258",
-    "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: rr",
+    "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: rr\n  connectionMetrics: none",
 )
 
 WRITTEN = """\

@@ -37,6 +37,8 @@ REFUSED = {
     "mode: userspace": 'Mode: Invalid value: "userspace": must be iptables, ipvs, nftables or blank',
     "kproxyIpt: {dispatch: star}": 'KproxyIpt.Dispatch: Unsupported value: "star": supported values: "auto", "linear"',
     "kproxyIpt: {scheduler: wlc}": 'KproxyIpt.Scheduler: Unsupported value: "wlc"',
+    "kproxyIpt: {connectionMetrics: pod}": 'KproxyIpt.ConnectionMetrics: Unsupported value: "pod": supported values: '
+    '"endpoint", "none", "service"',
     "kproxyIpt: {scheduler: sh}": 'KproxyIpt.Scheduler: Unsupported value: "sh": supported values: "random", "rr"; ',
     "iptables: {masqueradeBit: 32}": "IPTables.MasqueradeBit: Invalid value: 32: must be within the range [0, 31]",
     "iptables: {masqueradeBit: -1}": "IPTables.MasqueradeBit: Invalid value: -1: must be within the range [0, 31]",
