@@ -216,7 +216,7 @@ class Proxy:
             (
                 Server("healthz", config.healthz_bind_address, health_pages.respond),
                 Server("metrics", config.metrics_bind_address, metrics_pages.respond),
-                *self._status.servers(self._watched(), self._log),
+                *self._status.servers(self._watched(), self._log, self.traffic),
             ),
             netns=self._settings.target.netns,
             hard_fail=config.bind_address_hard_fail,

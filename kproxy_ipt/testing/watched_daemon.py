@@ -131,11 +131,12 @@ class WatchedDaemon:
 
         async def answered() -> Answer:
             desk = Desk(None)
+            pages = StatusPages(self.watched, desk, bound_host="127.0.0.1", traffic=traffic)
             try:
-                pages = StatusPages(self.watched, desk, bound_host="127.0.0.1", traffic=traffic)
                 answer = pages.respond(Request(path=path, query=query or {}, headers=headers))
                 return answer if isinstance(answer, Answer) else await answer
             finally:
+                pages.close()
                 desk.close()
 
         return asyncio.run(answered())

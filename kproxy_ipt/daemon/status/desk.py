@@ -5,7 +5,8 @@ Syncs have their own threads and the event loop only takes what it needs, so nob
 sync or a health answer. Who comes when all places are taken is told to come again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from kproxy_ipt.daemon.kernel_thread import KernelThread
@@ -30,16 +31,15 @@ class Desk:
 
         Args:
             netns: Name or path of the namespace, None for the one of the process.
-            places: How many may work and wait at once.
+            places: How many pages may be made or wait at once.
         """
         self._thread = KernelThread(netns, "status")
         self._free = places
 
-    async def work(
-        self, function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
-    ) -> Result:
+    @contextmanager
+    def place(self) -> Iterator[None]:
         """
-        Run *function* in the thread, after those who came before.
+        Around everything that is done for one page.
 
         Raises:
             BusyError: Too many wait.
@@ -48,9 +48,15 @@ class Desk:
             raise BusyError
         self._free -= 1
         try:
-            return await self._thread.call(function, *args, **kwargs)
+            yield
         finally:
             self._free += 1
+
+    async def work(
+        self, function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        """Run *function* in the thread, after those who came before; who asks has a place."""
+        return await self._thread.call(function, *args, **kwargs)
 
     def close(self) -> None:
         """Wait for what runs, drop what waits."""

@@ -33,6 +33,7 @@ class StatusServer:
         self._address = address
         self._history = History(unix_s)
         self._desk = Desk(netns) if address else None
+        self._close_pages: Callable[[], None] = lambda: None
 
     @property
     def history(self) -> History:
@@ -61,9 +62,11 @@ class StatusServer:
 
         parts = split_host_port(self._address)
         pages = StatusPages(watched, self._desk, bound_host=parts.host if parts else "", traffic=traffic)
+        self._close_pages = pages.close
         return (Server("status", self._address, pages.respond),)
 
     def close(self) -> None:
         """Finish the page that is made, drop the others."""
+        self._close_pages()
         if self._desk is not None:
             self._desk.close()

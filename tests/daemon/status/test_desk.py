@@ -1,7 +1,6 @@
 """Where pages are made."""
 
 import asyncio
-import threading
 
 import pytest
 
@@ -10,30 +9,19 @@ from kproxy_ipt.daemon.status.desk import BusyError, Desk
 
 def test_who_comes_when_all_places_are_taken_is_sent_away() -> None:
     """And whoever comes after one has left is served."""
-
-    async def scenario() -> None:
-        desk, gate = Desk(None, places=2), threading.Event()
-        waiting = [asyncio.create_task(desk.work(gate.wait, 10.0)) for _ in range(2)]
-        await asyncio.sleep(0)
-        with pytest.raises(BusyError):
-            await desk.work(lambda: "third")
-
-        gate.set()
-        assert await asyncio.gather(*waiting) == [True, True]
-        assert await desk.work(lambda: "fourth") == "fourth"
-        desk.close()
-
-    asyncio.run(scenario())
+    desk = Desk(None, places=2)
+    with desk.place():
+        with desk.place(), pytest.raises(BusyError), desk.place():
+            pass
+        with desk.place():
+            assert asyncio.run(desk.work(lambda: "fourth")) == "fourth"
+    desk.close()
 
 
 def test_a_page_that_fails_gives_its_place_back() -> None:
     """An error of one page is not the end of all."""
-
-    async def scenario() -> None:
-        desk = Desk(None, places=1)
-        for _ in range(3):
-            with pytest.raises(ZeroDivisionError):
-                await desk.work(lambda: 1 // 0)
-        desk.close()
-
-    asyncio.run(scenario())
+    desk = Desk(None, places=1)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), desk.place():
+            asyncio.run(desk.work(lambda: 1 // 0))
+    desk.close()
