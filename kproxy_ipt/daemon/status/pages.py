@@ -2,8 +2,8 @@
 The pages of the status server: which path is which page, and where its parts are made.
 
 On the event loop a request is judged, the moment is taken, and connections are looked up for what is shown; the rest is
-made at the desk. Counts are those that are known by then: where they are old, reading them anew is begun and the next
-look has them, so that no page waits for the kernel to print its tables.
+made at the desk. Counts that are old are read anew, which a page waits for only a moment: where the kernel has long
+tables to print, the next look has them.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from kproxy_ipt.stats.model import TrafficReport, TrafficSource
 
 TRAFFIC_AGE_S = 5.0
 """Counts that are older than this are read anew when somebody looks."""
+PATIENCE_S = 0.2
+"""How long a page waits for counts."""
 
 _SERVICE = re.compile(r"/(service|graph)/([^/]+)/([^/]+?)(\.json|\.svg)?")
 _STATIC_AGE_S = 86400
@@ -88,9 +90,9 @@ class StatusPages:
         return None
 
     async def _made(self, maker: Maker, request: Request) -> Answer:
-        self._read_traffic()
         try:
             with self._desk.place():
+                await self._read_traffic()
                 return _guarded(await maker(take_scene(self._watched), request))
         except BusyError:
             return _guarded(text_answer("503 busy with other pages\n", 503), {"Retry-After": str(RETRY_AFTER_S)})
@@ -107,10 +109,13 @@ class StatusPages:
     def _of_row(self, view: PlainView, scene: Scene, request: Request, name: ServiceName) -> Answer:
         return view(scene, request, self._table.row(scene, name))
 
-    def _read_traffic(self) -> None:
-        """Begin to read counts where they are old, for whoever looks next; one reading at a time."""
-        if self._traffic is not None and (self._reading is None or self._reading.done()):
+    async def _read_traffic(self) -> None:
+        """Have counts read where they are old, one reading at a time, and wait for a moment."""
+        if self._traffic is None:
+            return
+        if self._reading is None or self._reading.done():
             self._reading = asyncio.get_running_loop().create_task(self._read(self._traffic))
+        await asyncio.wait((self._reading,), timeout=PATIENCE_S)
 
     async def _read(self, traffic: TrafficSource) -> None:
         await traffic.read(max_age_s=TRAFFIC_AGE_S)

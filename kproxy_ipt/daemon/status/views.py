@@ -15,6 +15,7 @@ from kproxy_ipt.daemon.status.service_rows import Query, ServiceCondition, Servi
 from kproxy_ipt.daemon.status.service_view import graph_sentences, service_graph, service_view
 from kproxy_ipt.daemon.status.trace_view import PROTOCOLS, trace_view
 from kproxy_ipt.errors import Severity
+from kproxy_ipt.objects.conflicts import service_conflicts
 from kproxy_ipt.rules.fallbacks import FALLBACKS, Fallback, missed_parts
 from kproxy_ipt.state.model import OptionalPart
 from kproxy_ipt.state.tracker import ServiceName
@@ -125,14 +126,15 @@ def syncs_page(scene: Scene, _request: Request) -> Answer:
 
 def drift_page(scene: Scene, _request: Request) -> Answer:
     """What was repaired, refused, failed, done without, and is odd."""
-    findings = sorted(scene.findings, key=lambda one: one.severity is not Severity.REJECTED)
+    findings = {*scene.findings, *service_conflicts(scene.services.values())}
+    shown = sorted(findings, key=lambda one: (one.severity is not Severity.REJECTED, one))
     values = {
         "repairs": [one for one in scene.notable if one.repaired],
         "failures": [one for one in scene.notable if one.error],
         "refusals": scene.refusals,
         "now_s": scene.health.now_s,
         "lacking": _lacking(scene),
-        "findings": findings[:MOST_SHOWN_FINDINGS],
+        "findings": shown[:MOST_SHOWN_FINDINGS],
         "finding_count": len(findings),
     }
     return _page("drift.html", scene, "drift", values)
