@@ -210,7 +210,7 @@ class Proxy:
         return Servers(
             (
                 Server("healthz", config.healthz_bind_address, health_pages.respond),
-                Server("metrics", config.metrics_bind_address, metrics_pages.respond),
+                Server("metrics", config.metrics_bind_address, metrics_pages.respond, self.traffic.prepare),
             ),
             netns=self._settings.target.netns,
             hard_fail=config.bind_address_hard_fail,
