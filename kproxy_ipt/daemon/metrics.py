@@ -4,7 +4,7 @@ What is counted and measured, and the text that Prometheus reads.
 `metric_table.py` says what there is; here are the words in which the rest of the daemon reports. A labelled series
 appears when it is first touched, as with kube-proxy. Counting is safe from any thread; `text` is called on the event
 loop and waits for nobody: no program is run, no lock of a sync is taken, and the two accounting objects of the kernel
-are read in some microseconds.
+are read in some microseconds. Counters of rules are read before (`traffic.py`).
 
 Each `Metrics` has a registry of its own, so that several can live in one process.
 """

@@ -215,7 +215,7 @@ class Proxy:
         return Servers(
             (
                 Server("healthz", config.healthz_bind_address, health_pages.respond),
-                Server("metrics", config.metrics_bind_address, metrics_pages.respond),
+                Server("metrics", config.metrics_bind_address, metrics_pages.respond, self.traffic.prepare),
                 *self._status.servers(self._watched(), self._log, self.traffic),
             ),
             netns=self._settings.target.netns,

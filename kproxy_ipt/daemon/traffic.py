@@ -9,6 +9,8 @@ reading there are 50 t without.
 Counting begins with the first sync. Sums are those since then, since a counter of Prometheus has to begin at 0.
 """
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -28,8 +30,11 @@ from kproxy_ipt.stats.ended_rule import EndedRule
 from kproxy_ipt.stats.family_traffic import FamilyTraffic
 from kproxy_ipt.stats.model import TrafficReport
 
-LEAST_AGE_S = 10.0
+LEAST_AGE_S = 2.0
 """What is younger than this is not read again for metrics."""
+
+LONGEST_WAIT_S = 1.0
+"""So long metrics wait for a reading; after that they tell what is known."""
 
 _SHARE = 50.0
 
@@ -83,7 +88,8 @@ class Traffic:
         self._read_unix_s = 0.0
         self._read_at_s = float("-inf")
         self._next_s = float("-inf")
-        self._is_reading = False
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._problem = ""
 
     def serve(self, machine: Machine) -> None:
@@ -124,17 +130,26 @@ class Traffic:
         for rule in rules:
             self.ended(rule)
 
+    async def prepare(self, path: str) -> None:
+        """Read the kernel before metrics are published, if it is time for that; wait for it a moment at most."""
+        if path == "/metrics" and self._families and self._may_read(LEAST_AGE_S):
+            self._in_background(self._read_again())
+            await asyncio.sleep(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    await self._idle.wait()
+
+    def _may_read(self, max_age_s: float) -> bool:
+        return self._monotonic() >= max(self._next_s, self._read_at_s + max_age_s)
+
     def sums(self) -> ConnectionSums | None:
-        """All sums as they are known, for metrics; a reading begins in the background if it is time for one."""
+        """All sums as they are known, for metrics; None if nothing is counted."""
         if self._wanted is ConnectionMetrics.NONE:
             return None
-        now_s = self._monotonic()
-        if self._families and now_s >= max(self._next_s, self._read_at_s + LEAST_AGE_S):
-            self._in_background(self._read_again())
         return ConnectionSums(
             sums={family: one.ledger.sums for family, one in self._families.items() if one.ledger.has_started},
             by_endpoint=self._wanted is ConnectionMetrics.ENDPOINT,
-            age_s=now_s - self._read_at_s if self._read_unix_s else None,
+            age_s=self._monotonic() - self._read_at_s if self._read_unix_s else None,
         )
 
     def report(self, only: AbstractSet[ServiceName] | None = None) -> TrafficReport:
@@ -155,15 +170,15 @@ class Traffic:
 
     async def read(self, *, max_age_s: float) -> None:
         """See `TrafficSource`; the ration counts here too."""
-        now_s = self._monotonic()
-        if now_s >= max(self._next_s, self._read_at_s + max_age_s):
+        if self._may_read(max_age_s):
             await self._read_again()
 
     async def _read_again(self) -> None:
-        """Read all families, unless that is under way."""
-        if self._is_reading or self._machine is None:
+        """Read all families, or wait for the end of a reading that is under way."""
+        if self._machine is None or not self._idle.is_set():
+            await self._idle.wait()
             return
-        self._is_reading = True
+        self._idle.clear()
         began_s = self._monotonic()
         try:
             await self._read(self._machine)
@@ -175,7 +190,7 @@ class Traffic:
         finally:
             ended_s = self._monotonic()
             self._next_s = ended_s + _SHARE * (ended_s - began_s)
-            self._is_reading = False
+            self._idle.set()
 
     async def _read(self, machine: Machine) -> None:
         for family, one in self._families.items():

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.kernel.notify_legacy import read_entries
+from kproxy_ipt.kernel.notify_legacy import legacy_fingerprint, read_entries
 
 _ENTRY_SIZE = {Family.IPV4: 112, Family.IPV6: 168}
 _OFFSETS = struct.Struct("=HH")
@@ -42,6 +42,16 @@ def chain_counters(family: Family, table: str, chains: Iterable[str]) -> Mapping
     entries = read_entries(family, table)
     found = {chain: _start_of(entries, family, chain) for chain in chains}
     return {chain: _packets_from(entries, family, start) for chain, start in found.items() if start is not None}
+
+
+def table_octets(family: Family, table: str) -> int:
+    """
+    The size of a table, asked for without reading it; 0 if there is none.
+
+    Raises:
+        As `chain_counters`.
+    """
+    return sum(shape.octets for shape in legacy_fingerprint(family, (table,)))
 
 
 def _start_of(entries: bytes, family: Family, chain: str) -> int | None:

@@ -127,7 +127,7 @@ def with_connections(servers: Sequence[VirtualServer], tally: Tally) -> tuple[Vi
 def _servers_of(view: ServiceView, family: Family) -> Iterator[VirtualServer]:
     """One for each address: where rules of both tables name it, the one that translates counts."""
     by_entry: dict[tuple[str, int], EntryView] = {}
-    for entry in view.entries:
+    for entry in map(_anywhere, view.entries):
         if entry.kind in _LISTED or (entry.kind is EntryKind.REFUSED and (entry.address, entry.port) not in by_entry):
             by_entry[entry.address, entry.port] = entry
     for entry in by_entry.values():
@@ -147,6 +147,11 @@ def _servers_of(view: ServiceView, family: Family) -> Iterator[VirtualServer]:
             policy=policy,
             real_servers=tuple(_real_servers(endpoints)),
         )
+
+
+def _anywhere(entry: EntryView) -> EntryView:
+    """A node port has another rule for 127.0.0.0/8, where that is counted; it is one virtual server all the same."""
+    return msgspec.structs.replace(entry, address="") if entry.kind is EntryKind.NODE_PORT else entry
 
 
 def _policy(view: ServiceView, entry: EntryView) -> str:
