@@ -10,7 +10,6 @@ one that runs is finished, then ports are closed. Rules stay.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import msgspec
 
@@ -28,13 +27,14 @@ from kproxy_ipt.daemon.http import Server, Servers
 from kproxy_ipt.daemon.inputs import Inputs
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
-from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_before, with_runner
+from kproxy_ipt.daemon.machine import Machine, machine_facts, open_machine, tune_before, with_runner
 from kproxy_ipt.daemon.metrics import Metrics, accounting
-from kproxy_ipt.daemon.metrics_pages import MetricsPages, Process
+from kproxy_ipt.daemon.metrics_pages import MetricsPages
 from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.reload import reload_config
 from kproxy_ipt.daemon.schedule import SyncSchedule
+from kproxy_ipt.daemon.settings import Settings, Source
 from kproxy_ipt.daemon.status.scene import Watched
 from kproxy_ipt.daemon.status.server import StatusServer
 from kproxy_ipt.daemon.traffic import Traffic
@@ -45,39 +45,12 @@ from kproxy_ipt.kernel.backend import Backend
 from kproxy_ipt.kernel.command import SubprocessRunner
 from kproxy_ipt.kernel.notify_addresses import AddressMonitor
 from kproxy_ipt.kernel.sysctls import tcp_be_liberal
-from kproxy_ipt.objects.events import Event, Kind
+from kproxy_ipt.objects.events import Kind
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.fallbacks import FALLBACKS
 from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.state.model import MachineFacts
-
-
-class Source(Protocol):
-    """Something that watches objects."""
-
-    async def run(self, deliver: Callable[[Event], None]) -> None:
-        """Deliver events until cancelled."""
-        ...
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What a daemon is told once.
-
-    Attributes:
-        config: The effective configuration.
-        node_name: Own node name.
-        target: Where rules are written.
-        process: What the debug pages tell.
-        compare_period_s: From one comparison of everything to the next, where nothing else asks for one.
-    """
-
-    config: Config
-    node_name: str
-    target: Target
-    process: Process
-    compare_period_s: float = 600.0
 
 
 class Proxy:
