@@ -26,7 +26,10 @@ from kproxy_ipt.testing.namespaces import temporary_namespace
 from kproxy_ipt.testing.object_folder import ObjectFolder
 from kproxy_ipt.testing.objects import endpoint_slice, service, slice_endpoint
 
-pytestmark = pytest.mark.kernel
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.skipif(not shutil.which("chromedriver"), reason="no Chromium with its driver; `make test` installs it"),
+]
 
 ROOT = "http://127.0.0.1:10258"
 SERVICES = 1000
@@ -146,9 +149,9 @@ def _chromium(profile: Path) -> Chrome:
     options = ChromeOptions()
     for switch in (*_SWITCHES, f"--user-data-dir={profile}"):
         options.add_argument(switch)
-    options.binary_location = shutil.which("chromium") or "chromium"
+    options.binary_location = shutil.which("chromium") or ""
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return Chrome(options=options, service=Service(shutil.which("chromedriver") or "chromedriver"))
+    return Chrome(options=options, service=Service(shutil.which("chromedriver")))
 
 
 @pytest.fixture(scope="module")
