@@ -92,14 +92,14 @@ class History:
         if record.is_notable:
             self._notable.append(record)
         if outcome.error is None:
-            self._remember_changes(request, record.ended_unix_s)
+            self._remember_changes(request, outcome, record.ended_unix_s)
 
-    def _remember_changes(self, request: SyncRequest, now_unix_s: float) -> None:
+    def _remember_changes(self, request: SyncRequest, outcome: SyncOutcome, now_unix_s: float) -> None:
         for name, states in request.changes.items():
-            if states:
-                self.changed_unix_s[name] = now_unix_s
-            else:
+            if not states:
                 self.changed_unix_s.pop(name, None)
+            elif name not in outcome.aside:
+                self.changed_unix_s[name] = now_unix_s
 
 
 def _record(family: Family, request: SyncRequest, outcome: SyncOutcome, now_unix_s: float) -> SyncRecord:

@@ -67,6 +67,16 @@ def test_a_failed_sync_changes_no_service() -> None:
     assert history.notable[0].error == "refused"
 
 
+def test_a_service_that_is_set_aside_was_not_written() -> None:
+    """Its sync succeeded for all others."""
+    history = _history()
+    outcome = SyncOutcome(full=True, set_aside={WEB: "Invalid argument"}, aside={WEB: True})
+    history.note(Family.IPV4, SyncRequest(changes={WEB: _states()}), outcome)
+
+    assert history.changed_unix_s == {}
+    assert history.notable[0].set_aside == {"default/web": "Invalid argument"}
+
+
 def test_the_last_change_of_a_service_is_known_until_it_is_gone() -> None:
     """Services that are gone take no memory."""
     history = _history()
