@@ -58,7 +58,7 @@ class LegacyDepartures:
             try:
                 ended += self._read(plan, lines_of)
             except KernelError as error:
-                self._log.warning("counters", family=self._family, error=str(error), now="sums lack what rules counted")
+                self._log.warning("departing counters", family=self._family, error=str(error), now="sums lack them")
         return lambda: self._tell(ended)
 
     def _read(self, plan: Plan, lines_of: LinesOf) -> Iterator[EndedRule]:

@@ -5,6 +5,10 @@ A counter of the kernel lives as long as its rule: it is gone with an endpoint, 
 written anew. The ledger keeps, for each counter, the sum of all its lives. It is told what a look at the kernel found,
 and, by who hears of it, with how many a counter ended.
 
+A key may stand for several counters (rules for each address of a Service that has no endpoints). When one of them
+ends, what the others counted is not known, nor how much of the last look was its own. It need not be: what the look
+after that finds, and what ended, together are what was counted, so the end is taken off from what was seen last.
+
 What is lost if nobody tells: what was counted between the last look and the end of a counter. A new life that counted
 more than was last seen of the old one passes for the old one.
 """
@@ -103,17 +107,22 @@ class Ledger:
         if not self._has_started:
             return
         self._lost = {}
-        for key, count in counts.items():
+        for key in {**self._last, **counts}:
             if key not in look.ended:
-                if count < (last := self._last.get(key, 0)):
-                    self._lost[key] = last
-                self._add(key, count)
-        for key in [key for key in self._last if key not in counts]:
-            self._lost[key] = self._last.pop(key)
+                self._see(key, counts.get(key, 0))
+
+    def _see(self, key: CounterKey, count: int) -> None:
+        last = self._last.get(key, 0)
+        if count < last:
+            # Nobody told of the end of a counter. Of several under one key it is not known which ones began anew.
+            self._lost[key] = last
+            last = 0 if key.kind is Kind.CONNECTIONS else count
+        self._sums[key] = self._sums.get(key, 0) + count - last
+        self._last[key] = count
 
     def ended(self, key: CounterKey, count: int) -> None:
         """
-        A counter has just gone at *count*; if the same is counted again, it begins at 0.
+        A counter of *key*, which may have several, has just gone at *count*; its next life begins at 0.
 
         A look that saw its absence, or its next life, may have been taken in already.
         """
@@ -122,8 +131,9 @@ class Ledger:
         if key in self._lost:
             self._sums[key] += max(0, count - self._lost.pop(key))
             return
-        self._add(key, count)
-        del self._last[key]
+        rest = self._last.get(key, 0) - count
+        self._sums[key] = self._sums.get(key, 0) + max(0, -rest)
+        self._last[key] = max(0, rest)
         for look in self._looks:
             look.ended.add(key)
 
@@ -137,8 +147,3 @@ class Ledger:
         """Let a counter that has ended be part of another sum."""
         self._sums[into] = self._sums.get(into, 0) + self._sums.get(key, 0)
         self.forget((key,))
-
-    def _add(self, key: CounterKey, count: int) -> None:
-        last = self._last.get(key, 0)
-        self._sums[key] = self._sums.get(key, 0) + (count - last if count >= last else count)
-        self._last[key] = count

@@ -13,6 +13,7 @@ from kproxy_ipt.kernel.conntrack_counts import count_connections
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.state.flows import Entry
 from kproxy_ipt.stats.virtual_servers import Connections, VirtualServer
+from kproxy_ipt.testing.daemon_process import wait_until
 from kproxy_ipt.testing.lab import Lab
 from kproxy_ipt.testing.lab_objects import NODE_PORT, cluster_ip, endpoints, open_service
 from kproxy_ipt.testing.namespaces import temporary_namespace
@@ -62,13 +63,17 @@ def test_udp_is_active_once_both_sides_went_on(lab: Lab, sync: Sync, backend: Ba
     sync(web, endpoints(web, family, *lab.pods))
     with lab.client.open_session(cluster_ip(family), 80, protocol="udp") as session:
         lab.client.send(cluster_ip(family), 80, count=3, protocol="udp")
-        subprocess.run(["sleep", "2.1"], check=True)  # a stream is one that lasts for two seconds
-        for _ in range(3):
-            session.ask()
-        found = _servers(lab, backend, family)[EntryKind.CLUSTER_IP]
+        session.ask()
+        first = _sums(_servers(lab, backend, family)[EntryKind.CLUSTER_IP])
 
-    active, inactive = _sums(found)
-    assert (active, inactive) in {(0, 4), (1, 3)}
+        def is_stream() -> bool:
+            """The kernel takes a flow for a stream that is answered after two seconds."""
+            session.ask()
+            return _sums(_servers(lab, backend, family)[EntryKind.CLUSTER_IP]) == (1, 3)
+
+        wait_until(is_stream, "a stream", poll_s=0.1)
+
+    assert (0, 4) == first
 
 
 def test_session_to_an_endpoint_that_left_is_listed_apart(

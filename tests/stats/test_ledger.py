@@ -7,6 +7,7 @@ from kproxy_ipt.stats.ledger import CounterKey, Kind, Ledger
 
 A = CounterKey("shop/web:http", "tcp", Kind.CONNECTIONS, "10.0.0.1:80")
 B = CounterKey("shop/web:http", "tcp", Kind.CONNECTIONS, "10.0.0.2:80")
+REJECTED = CounterKey("shop/web:http", "tcp", Kind.REJECTED)
 
 
 def _started(**before: int) -> Ledger:
@@ -60,6 +61,26 @@ def test_end_that_is_told_twice_as_late_counts_once() -> None:
         _observe(ledger, {A: 5})
 
         assert {A: 18} == ledger.sums
+
+
+def test_one_of_several_counters_ends() -> None:
+    """Rejections at two addresses, 5 and 3, then one of them ends at 6 or at 9 and counts anew."""
+    for end, again in ((6, 0), (9, 2)):
+        ledger = _started()
+        _observe(ledger, {REJECTED: 5 + 3})
+        ledger.ended(REJECTED, end)
+        _observe(ledger, {REJECTED: again + 3})
+
+        assert {REJECTED: end + again + 3} == ledger.sums
+
+
+def test_untold_end_of_one_of_several_adds_nothing() -> None:
+    """Whose it was cannot be known; a sum that lacks something is better than one of too much."""
+    ledger = _started()
+    for count in (8, 3, 4):
+        _observe(ledger, {REJECTED: count})
+
+    assert {REJECTED: 9} == ledger.sums
 
 
 def test_what_ends_during_a_look_is_left_out_of_it() -> None:
