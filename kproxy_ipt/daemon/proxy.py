@@ -36,7 +36,7 @@ from kproxy_ipt.daemon.reload import reload_config
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.settings import Settings, Source
 from kproxy_ipt.daemon.status.scene import Watched
-from kproxy_ipt.daemon.status.server import StatusServer
+from kproxy_ipt.daemon.status.server import StatusServer, for_pages
 from kproxy_ipt.daemon.traffic import Traffic
 from kproxy_ipt.daemon.tuning import tune_conntrack
 from kproxy_ipt.errors import KernelError
@@ -220,7 +220,8 @@ class Proxy:
         target = self._settings.target
         self._threads = {family: KernelThread(target.netns, f"kernel-{family}") for family in target.families}
         first = next(iter(self._threads.values()))
-        self._machine = machine = await first.call(open_machine, target)
+        machine = await first.call(open_machine, target)
+        self._machine = for_pages(machine)
         self._log.info("backend", backend=str(machine.choice.backend), reason=machine.choice.reason)
         self.backend = machine.choice.backend
         for oddity in machine.choice.oddities:

@@ -15,7 +15,7 @@ from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.metrics import Metrics
 from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.daemon.quarantine import Quarantine
-from kproxy_ipt.daemon.status.desk import Desk
+from kproxy_ipt.daemon.status.desk import PLACES, Desk
 from kproxy_ipt.daemon.status.history import History
 from kproxy_ipt.daemon.status.pages import StatusPages
 from kproxy_ipt.daemon.status.scene import Scene, Watched, take_scene
@@ -126,11 +126,12 @@ class WatchedDaemon:
         *,
         headers: Mapping[str, str] = LOCALHOST,
         traffic: TrafficSource | None = None,
+        places: int = PLACES,
     ) -> Answer:
         """One answer of its status page."""
 
         async def answered() -> Answer:
-            desk = Desk(None)
+            desk = Desk(None, places=places)
             pages = StatusPages(self.watched, desk, bound_host="127.0.0.1", traffic=traffic)
             try:
                 answer = pages.respond(Request(path=path, query=query or {}, headers=headers))

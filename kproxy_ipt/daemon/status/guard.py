@@ -16,6 +16,7 @@ from kproxy_ipt.config.host_port import split_host_port
 from kproxy_ipt.daemon.answers import Answer, Request, text_answer
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_OUR_SITES = frozenset({"same-origin", "none"})
 _UNSPECIFIED = frozenset({"0.0.0.0", "::"})
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -50,7 +51,7 @@ def refusal(request: Request, bound_host: str) -> Answer | None:
     """
     if not _is_right_host(request.headers.get("host", ""), bound_host):
         return text_answer("421 ask by the address that is listened on, or localhost\n", 421)
-    if request.headers.get("sec-fetch-site") == "cross-site" and not _is_navigation(request):
+    if request.headers.get("sec-fetch-site", "none") not in _OUR_SITES and not _is_navigation(request):
         return text_answer("403 not for other sites\n", 403)
     return None
 

@@ -7,6 +7,7 @@ Services are cut to the first ones: a flushed table of 10,000 Services is one re
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from heapq import nsmallest
 
 import msgspec
 
@@ -109,7 +110,7 @@ def _record(family: Family, request: SyncRequest, outcome: SyncOutcome, now_unix
         is_full=outcome.full,
         reason=request.reason,
         changes=len(request.changes),
-        changed=tuple("/".join(name) for name in sorted(request.changes)[:_SHOWN]),
+        changed=tuple("/".join(name) for name in nsmallest(_SHOWN, request.changes)),
         seconds=outcome.seconds,
         restore_seconds=outcome.restore_seconds,
         transactions=outcome.transactions,
@@ -119,7 +120,7 @@ def _record(family: Family, request: SyncRequest, outcome: SyncOutcome, now_unix
         rules_written=sum(outcome.rules_written.values()),
         repaired=len(outcome.repaired),
         repaired_chains=tuple(f"{table} {chain}" for table, chain in outcome.repaired[:_SHOWN]),
-        set_aside={"/".join(name): outcome.set_aside[name] for name in sorted(outcome.set_aside)[:_SHOWN]},
+        set_aside={"/".join(name): outcome.set_aside[name] for name in nsmallest(_SHOWN, outcome.set_aside)},
         notes=outcome.notes,
         error="" if outcome.error is None else str(outcome.error),
     )

@@ -7,15 +7,28 @@ is as small as before.
 
 from collections.abc import Callable
 
+import msgspec
+
 from kproxy_ipt.config.host_port import split_host_port
 from kproxy_ipt.daemon.family_loop import OnSynced
 from kproxy_ipt.daemon.http import Server
 from kproxy_ipt.daemon.log import Log
+from kproxy_ipt.daemon.machine import Machine, with_runner
 from kproxy_ipt.daemon.status.desk import Desk
 from kproxy_ipt.daemon.status.guard import is_open
 from kproxy_ipt.daemon.status.history import History
 from kproxy_ipt.daemon.status.scene import Watched
+from kproxy_ipt.kernel.command import SubprocessRunner
 from kproxy_ipt.stats.model import TrafficSource
+
+_PATIENCE_S = 20.0
+"""How long a page waits for a program of iptables; others wait for the page meanwhile, and so does the end."""
+
+
+def for_pages(machine: Machine) -> Machine:
+    """*machine* with programs of its own for pages, which are given up sooner than those of syncs."""
+    hurried = msgspec.structs.replace(machine, program_timeout_s=min(machine.program_timeout_s, _PATIENCE_S))
+    return with_runner(hurried, SubprocessRunner())
 
 
 class StatusServer:

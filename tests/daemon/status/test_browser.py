@@ -260,6 +260,18 @@ def test_a_change_shows_without_loading_and_the_focus_stays(browser: Browser, fo
     folder.put(endpoint_slice(SHOP, CART))
 
 
+def test_a_service_that_is_deleted_is_said_to_be_gone(browser: Browser, folder: ObjectFolder) -> None:
+    """Its page stays as it was last, and asks no more."""
+    brief = service("brief", namespace="shop", cluster_ip="10.111.0.2")
+    folder.put(brief)
+    browser.open("/service/shop/brief")
+    wait_until(lambda: (browser.driver.refresh(), browser.heading == "shop/brief no endpoint")[1], "the Service")
+    folder.remove(brief)
+    wait_until(lambda: browser.driver.find_element(By.ID, "live").text.endswith("Gone"), "the end")
+
+    assert browser.heading == "shop/brief no endpoint"
+
+
 def test_everything_works_without_script(browser: Browser) -> None:
     """List, search and pages are the server's work."""
     browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})

@@ -43,6 +43,7 @@ def test_a_wildcard_is_asked_by_address(host: str, status: int) -> None:
         ("none", "navigate", "document", 200),
         ("cross-site", "navigate", "document", 200),
         ("cross-site", "no-cors", "image", 403),
+        ("same-site", "no-cors", "image", 403),
         ("cross-site", "navigate", "iframe", 403),
         ("cross-site", "cors", "empty", 403),
     ],

@@ -249,6 +249,22 @@ def test_documents_say_the_same() -> None:
     assert daemon.ask("/service/default/gone.json").status == 404
 
 
+def test_who_comes_when_all_places_are_taken_is_told_when_to_come_again() -> None:
+    """Pages never pile up; static files are always there."""
+    answer = _daemon().ask("/", places=0)
+
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+    assert _daemon().ask("/static/status.css", places=0).status == 200
+
+
+def test_objects_in_conflict_are_odd() -> None:
+    """Two Services that claim one address are each fine by themselves."""
+    rival = service("rival", external_ips=["192.0.2.77"])
+    daemon = WatchedDaemon(service("web", external_ips=["192.0.2.77"]), rival)
+
+    assert "192.0.2.77" in _text(daemon.ask("/drift"))
+
+
 def test_an_incomplete_start_is_said() -> None:
     """Before all lists have arrived nothing is written, and the pages say so rather than look empty."""
     daemon = WatchedDaemon()

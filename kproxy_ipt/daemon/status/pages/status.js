@@ -53,6 +53,7 @@
   async function look() {
     try {
       const answer = await fetch(location.href, { cache: "no-store", credentials: "omit" });
+      if (answer.status === 404) return gone();
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const part of live) {
@@ -66,6 +67,12 @@
       button.textContent = "No answer";
     }
     plan();
+  }
+
+  function gone() {
+    isLive = false;
+    button.textContent = "Gone";
+    button.disabled = true;
   }
 
   function plan() {
