@@ -126,3 +126,12 @@ def test_skew_is_judged_by_what_the_choice_counted(affinity_timeout_s: int | Non
 
     assert skew is daemon.look(p10_0_0_1=100, p10_0_0_2=10).skew
     assert Skew.FITS is daemon.look(p10_0_0_1=100, p10_0_0_2=110).skew
+
+
+def test_some_services_can_be_asked_for_alone() -> None:
+    """What is told of them is the same; of unknown ones nothing is."""
+    daemon = _Daemon("10.0.0.1", "10.0.0.2")
+    whole = (daemon.look(p10_0_0_1=10, p10_0_0_2=12),)
+
+    assert whole == daemon.traffic.services(_NODE, {_WEB})
+    assert () == daemon.traffic.services(_NODE, {("default", "other")})
