@@ -264,8 +264,12 @@ def test_a_service_that_is_deleted_is_said_to_be_gone(browser: Browser, folder: 
     """Its page stays as it was last, and asks no more."""
     brief = service("brief", namespace="shop", cluster_ip="10.111.0.2")
     folder.put(brief)
-    browser.open("/service/shop/brief")
-    wait_until(lambda: (browser.driver.refresh(), browser.heading == "shop/brief no endpoint")[1], "the Service")
+
+    def is_written() -> bool:
+        browser.open("/service/shop/brief")
+        return browser.heading == "shop/brief no endpoint"
+
+    wait_until(is_written, "the Service")
     folder.remove(brief)
     wait_until(lambda: browser.driver.find_element(By.ID, "live").text.endswith("Gone"), "the end")
 
