@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help system setup demo test lint check coverage mutation bench soak lock audit clean
+.PHONY: help system browser setup demo test lint check coverage mutation bench soak lock audit clean
 
 # The programs of iptables stand in folders that ordinary users do not have on their path.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -58,6 +58,16 @@ system:
 	    exit 1
 	}
 
+# 120 MB for the tests of the status page, which only root runs; nothing else needs it.
+browser: setup
+	@if [ -n "$(ROOT)" ] && ! { command -v chromium && command -v chromedriver; } >/dev/null; then
+	    command -v apt-get >/dev/null || { echo "No Chromium: the tests that need it are left out" >&2; exit 0; }
+	    echo "Installing chromium chromium-driver"
+	    export DEBIAN_FRONTEND=noninteractive
+	    apt-get -qq update
+	    apt-get -qq install --no-install-recommends chromium chromium-driver >/dev/null
+	fi
+
 # Made anew when the project's dependencies change; the parts of `pip install` that are done already take a second.
 .venv/.package: pyproject.toml $(LOCKED)/build.txt $(LOCKED)/project.txt | system
 	@$(BIN)/python -c '' 2>/dev/null || { rm -rf .venv; python3 -m venv .venv; }
@@ -93,14 +103,14 @@ lint: setup ## Check style, types, layers, docstrings, and that what is installe
 check: lint ## What to run before a commit: lint and the tests that need no kernel.
 	@$(BIN)/pytest -q -n 2 -m 'not kernel'
 
-test: lint ## Everything: lint and all tests; kernel tests only as root.
+test: lint browser ## Everything: lint and all tests; kernel tests only as root.
 	@if [ -n "$(ROOT)" ]; then
 	    exec $(BIN)/pytest -q -n 2
 	fi
 	echo "Not root: the kernel tests are left out"
 	$(BIN)/pytest -q -n 2 -m 'not kernel'
 
-coverage: setup ## Line coverage of all tests, programs and daemons that they start included; as root; at least 95 %.
+coverage: setup browser ## Line coverage of all tests, programs and daemons that they start included; as root; at least 95 %.
 	@rm -rf .coverage
 	# Programs that tests run as nobody write there too.
 	install --directory --mode=1777 .coverage

@@ -50,6 +50,9 @@ def test_wheel_holds_both_packages_and_nothing_else(checkout: Path, tmp_path: Pa
     assert {"kproxy_ipt/py.typed", "kproxy_ipt_cli/py.typed"} <= set(names)
     modules = {str(path.relative_to(_ROOT)) for path in (_ROOT / "kproxy_ipt").rglob("*.py")}
     assert modules <= set(names)
+    pages = {str(path.relative_to(_ROOT)) for path in (_ROOT / "kproxy_ipt/daemon/status/pages").iterdir()}
+    assert pages <= set(names)
+    assert any(name.endswith("services.html") for name in pages)
 
 
 def test_wheel_installs_the_command(checkout: Path, tmp_path: Path) -> None:

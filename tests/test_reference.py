@@ -20,7 +20,7 @@ _CODE_ROW = re.compile(r"^\| ([0-9, ]+) \|", re.MULTILINE)
 
 def _calls() -> Iterator[tuple[str, ast.Call]]:
     """Every call of a log in the source, with its level."""
-    for file in (file for folder in _SPEAKERS for file in (_ROOT / folder).glob("*.py")):
+    for file in (file for folder in _SPEAKERS for file in (_ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LEVELS:
                 speaker = node.func.value

@@ -32,14 +32,19 @@ _COMMANDS = {
     "graph": "Draw the way of packets through the chains of a service, or of all.",
     "lab": "Run a teaching cluster without Kubernetes, in network namespaces.",
     "lint": "Name objects that yield no rules, or risky ones, and why.",
+    "list": "List virtual servers, real servers and their connections, as ipvsadm does.",
     "preflight": "Try whether this machine can do what the rules need; touch nothing.",
     "render": "Print the rules that the objects ask for; touch nothing.",
     "run": "Keep the kernel in step with the cluster, or with files: the daemon.",
+    "stats": "Count connections per Service and endpoint, beside the shares of the rules.",
     "sync": "Bring the kernel to what the objects say.",
     "takeover": "List what other proxies, modes and backends left on the node; remove what is to go.",
     "trace": "Show what becomes of a packet, rule by rule.",
     "version": "Print versions of this program, of iptables and of the kernel.",
 }
+
+_MODULES = {"list": "virtual_servers"}
+"""Modules of commands whose names Python needs for itself."""
 
 
 class LazyGroup(click.Group):
@@ -53,7 +58,7 @@ class LazyGroup(click.Group):
         """Import the module of a command; its object is called `command`."""
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"kproxy_ipt_cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"kproxy_ipt_cli.{_MODULES.get(cmd_name, cmd_name)}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -21,7 +21,7 @@ from kproxy_ipt.daemon.log import Log, Verbosity, open_log
 from kproxy_ipt.daemon.machine import Target, tune_after, tune_before
 from kproxy_ipt.daemon.main import run_daemon
 from kproxy_ipt.daemon.metrics_pages import Process
-from kproxy_ipt.daemon.proxy import Settings, Source
+from kproxy_ipt.daemon.settings import Settings, Source
 from kproxy_ipt.daemon.tuning import tune_conntrack
 from kproxy_ipt.kernel.command import DEFAULT_TIMEOUT_S
 from kproxy_ipt.kernel.netns import inside

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from kproxy_ipt.addresses import Family, canonical_address, family_of
+from kproxy_ipt.addresses import Family, canonical_address
 from kproxy_ipt.daemon.machine import Target, open_machine
 from kproxy_ipt.daemon.node import own_node
 from kproxy_ipt.errors import MissingFeatureError, RulesetError, SourceError
@@ -20,8 +20,10 @@ from kproxy_ipt.ruleset.reading import read_save
 from kproxy_ipt.state.model import MachineFacts
 from kproxy_ipt.state.snapshot import take_snapshot
 from kproxy_ipt.trace.distribution import distribution, nominal
-from kproxy_ipt.trace.naming import find_service, reason_of, service_of
-from kproxy_ipt.trace.packet import End, Host, Origin, Outcome, Packet
+from kproxy_ipt.trace.naming import reason_of, service_of
+from kproxy_ipt.trace.outcome_words import endpoint_text, packet_words, source_words, what_words, why_words
+from kproxy_ipt.trace.packet import Host, Outcome, Packet
+from kproxy_ipt.trace.question import Question, QuestionError, family_of_question, packet_of
 from kproxy_ipt.trace.tree import percent, tree_lines
 from kproxy_ipt.trace.walk import walk
 from kproxy_ipt_cli._failures import failing
@@ -38,7 +40,6 @@ from kproxy_ipt_cli._output import TEXT, Plain, plain, print_document, print_fin
 
 _STATES = ("NEW", "ESTABLISHED", "RELATED", "INVALID", "UNTRACKED")
 _PROTOCOLS = ("tcp", "udp", "sctp", "icmp", "ipv6-icmp")
-_NODE = "node"
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -201,73 +202,29 @@ def _rules_of_kernel(options: Mapping[str, Any]) -> Rules:
 
 
 def _packet(options: Mapping[str, Any], rules: Rules) -> tuple[Packet, Ruleset]:
-    source_text = options["src"] or (_NODE if options["from_node"] else None)
-    if source_text is None:
+    if not (options["src"] or options["from_node"]):
         raise click.UsageError("Missing option '--src' (or --from-node)")
-    family = _family(source_text, options["dst"], rules.addresses)
-    ruleset = rules.ruleset(family)
-    destination, protocol, port = _destination(options["dst"], family, rules.addresses, ruleset)
-    packet = Packet(
-        family=family,
-        source=_address(source_text, family, rules.addresses),
-        destination=destination,
-        protocol=options["proto"] or protocol,
+    question = Question(
+        source=options["src"] or "",
+        destination=options["dst"],
+        protocol=options["proto"] or "",
         source_port=options["sport"],
-        destination_port=port if options["dport"] is None else options["dport"],
+        destination_port=options["dport"],
         in_interface=options["in_interface"],
         out_interface=options["out_interface"],
         mark=options["mark"],
         state=options["state"],
-        origin=Origin.NODE if options["from_node"] else Origin.REMOTE,
+        from_node=options["from_node"],
     )
-    return packet, ruleset
-
-
-def _plain_address(text: str) -> str | None:
-    return canonical_address(text.removeprefix("endpoint/"))
-
-
-def _family(source: str, destination: str, node_addresses: Sequence[str]) -> Family:
-    """The family of the addresses that are given; of a node and a service, IPv4 unless the node has none."""
-    found = {family_of(address) for text in (source, destination) if (address := _plain_address(text))}
-    if len(found) > 1:
-        raise click.UsageError(f"--src {source} and --dst {destination} are of different families")
-    if found:
-        return found.pop()
-    return Family.IPV4 if any(family_of(one) is Family.IPV4 for one in node_addresses) else Family.IPV6
-
-
-def _address(text: str, family: Family, node_addresses: Sequence[str]) -> str:
-    if text == _NODE:
-        own = [one for one in node_addresses if family_of(one) is family and not one.startswith(("127.", "fe80"))]
-        own = [one for one in own if one != "::1"] or ["127.0.0.1" if family is Family.IPV4 else "::1"]
-        return own[0]
-    address = _plain_address(text)
-    if address is None:
-        raise click.UsageError(f"{text!r} is neither an address, nor node, nor endpoint/IP, nor svc/NAMESPACE/NAME")
-    return address
-
-
-def _destination(text: str, family: Family, node_addresses: Sequence[str], ruleset: Ruleset) -> tuple[str, str, int]:
-    """Address, protocol and port."""
-    kind, _, name = text.partition("/")
-    if kind != "svc":
-        return _address(text, family, node_addresses), "tcp", 80
-    service, _, port = name.partition(":")
     try:
-        return find_service(ruleset, service, port)
-    except RulesetError as error:
+        ruleset = rules.ruleset(family_of_question(question, rules.addresses))
+        return packet_of(question, ruleset, rules.addresses), ruleset
+    except QuestionError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _endpoint(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def _print_text(packet: Packet, origin: str, outcomes: Sequence[Outcome], results: Sequence[Outcome]) -> None:
-    where = "the node itself" if packet.origin is Origin.NODE else packet.in_interface or "outside"
-    target = _endpoint(packet.destination, packet.destination_port)
-    click.echo(f"{packet.protocol} {packet.source} -> {target}, {packet.state}, from {where}; rules: {origin}")
+    click.echo(packet_words(packet, origin))
     for line in tree_lines(outcomes):
         click.echo(line)
     click.echo()
@@ -276,37 +233,15 @@ def _print_text(packet: Packet, origin: str, outcomes: Sequence[Outcome], result
         [
             (
                 percent(result.share),
-                _what(result),
-                _endpoint(result.destination, result.destination_port),
-                _source(result),
-                _why(result),
+                what_words(result),
+                endpoint_text(result.destination, result.destination_port),
+                source_words(result),
+                why_words(result),
             )
             for result in results
         ],
     )
     print_notes(f"assumed: {text}" for result in results for text in result.assumptions)
-
-
-def _what(outcome: Outcome) -> str:
-    if outcome.end is End.DROPPED:
-        return "dropped"
-    if outcome.end is End.REJECTED:
-        return f"refused ({outcome.reject_with})"
-    if outcome.delivered_locally:
-        return "accepted by the node"
-    return "to endpoint" if outcome.translated else "leaves unchanged"
-
-
-def _source(outcome: Outcome) -> str:
-    if not outcome.masqueraded:
-        return f"{outcome.source} (kept)"
-    return f"{outcome.source} (rewritten)" if outcome.source else "node (masqueraded)"
-
-
-def _why(outcome: Outcome) -> str:
-    if outcome.end is End.ACCEPTED:
-        return service_of(outcome) or "-"
-    return reason_of(outcome)
 
 
 def _document(packet: Packet, rules: Rules, outcomes: Sequence[Outcome], results: Sequence[Outcome]) -> Plain:
@@ -327,7 +262,7 @@ def _outcome_document(outcome: Outcome) -> dict[str, Plain]:
     return {
         "share": _share(outcome),
         "share_float": float(outcome.share),
-        "what": _what(outcome),
+        "what": what_words(outcome),
         **{name: plain(value) for name, value in fields.items()},
         "service_port": service_of(outcome),
         "reason": reason_of(outcome),

@@ -16,6 +16,7 @@ from kproxy_ipt.config.model import (
     Balance,
     ClientConnection,
     Config,
+    ConnectionMetrics,
     ConntrackConfig,
     DetectLocalMode,
     Dispatch,
@@ -73,7 +74,9 @@ def _config(document: Document) -> Config:
         conntrack=_conntrack(document.conntrack),
         config_sync_period_s=document.config_sync_period.seconds,
         shape=_shape(document),
+        connection_metrics=ConnectionMetrics(document.kproxy_ipt.connection_metrics or ConnectionMetrics.SERVICE),
         external_ip_ranges=tuple(canonical_prefix(text) or text for text in document.kproxy_ipt.external_ips),
+        status_bind_address=canonical_host_port(document.kproxy_ipt.status_bind_address),
     )
 
 

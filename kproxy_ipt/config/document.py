@@ -20,6 +20,7 @@ API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
 HEALTHZ_PORT = 10256
 METRICS_PORT = 10249
+STATUS_PORT = 10258
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 UInt32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -148,7 +149,9 @@ class KproxyIptSection(_Section, frozen=True):
     dispatch: str = ""
     balance: str = ""
     scheduler: str = ""
+    connection_metrics: str = ""
     external_ips: tuple[str, ...] = msgspec.field(name="externalIPs", default=())
+    status_bind_address: str = ""
 
 
 class Document(_Section, frozen=True):
@@ -257,6 +260,10 @@ def _default_logging(section: LoggingSection) -> LoggingSection:
     )
 
 
+def _default_own(section: KproxyIptSection) -> KproxyIptSection:
+    return replace(section, status_bind_address=with_port(section.status_bind_address, STATUS_PORT))
+
+
 def with_defaults(document: Document) -> Document:
     """
     Fill what is unset, as kube-proxy does before it validates.
@@ -281,6 +288,7 @@ def with_defaults(document: Document) -> Document:
         conntrack=_default_conntrack(document.conntrack),
         oom_score_adj=_or(document.oom_score_adj, -999),
         config_sync_period=document.config_sync_period or _seconds(900),
+        kproxy_ipt=_default_own(document.kproxy_ipt),
     )
 
 

@@ -23,11 +23,13 @@ from kproxy_ipt.config.document import (
 )
 from kproxy_ipt.config.document_text import reads_as_text
 from kproxy_ipt.config.duration import Duration, duration_of
-from kproxy_ipt.config.model import Config, ShapeConfig
+from kproxy_ipt.config.model import Config, ConnectionMetrics, ShapeConfig
 
 # The tags of Go that say `omitempty`, of those fields that can be empty here.
-_OMITTED_IF_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService", "externalIPs"})
-_OMITTED_IF_USUAL = frozenset({"kproxyIpt", "dispatch", "balance", "scheduler"})
+_OMITTED_IF_EMPTY = frozenset(
+    {"featureGates", "vmodule", "splitStream", "windowsRunAsService", "externalIPs", "statusBindAddress"}
+)
+_OMITTED_IF_USUAL = frozenset({"kproxyIpt", "dispatch", "balance", "scheduler", "connectionMetrics"})
 _NULL_IF_EMPTY = frozenset({"nodePortAddresses", "excludeCIDRs"})
 
 
@@ -123,7 +125,13 @@ def _own_section(config: Config) -> KproxyIptSection:
         for field in msgspec.structs.fields(ShapeConfig)
         if (value := getattr(config.shape, field.name)) != getattr(usual, field.name)
     }
-    return KproxyIptSection(**given, external_ips=config.external_ip_ranges)
+    metrics = config.connection_metrics
+    return KproxyIptSection(
+        **given,
+        connection_metrics="" if metrics is ConnectionMetrics.SERVICE else str(metrics),
+        external_ips=config.external_ip_ranges,
+        status_bind_address=config.status_bind_address,
+    )
 
 
 def _logging(config: Config) -> LoggingSection:

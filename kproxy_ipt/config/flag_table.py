@@ -433,12 +433,30 @@ _SHAPE = (
         is_kept=True,
     ),
     FlagSpec(
+        "connection-metrics",
+        "kproxyIpt.connectionMetrics",
+        FlagKind.STRING,
+        "service",
+        "Which metrics tell about connections: service, one series for each port of a Service; endpoint, one for each "
+        "endpoint as well; none, and nothing is counted. Not a flag of kube-proxy.",
+        is_kept=True,
+    ),
+    FlagSpec(
         "external-ips",
         "kproxyIpt.externalIPs",
         FlagKind.LIST,
         "",
         "Prefixes that the externalIPs of Services must be in to get rules; unset: every address, as kube-proxy. Not a "
         "flag of kube-proxy.",
+        is_kept=True,
+    ),
+    FlagSpec(
+        "status-bind-address",
+        "kproxyIpt.statusBindAddress",
+        FlagKind.IP_PORT,
+        "",
+        "IP address and port (10258 if none is named) of the read-only status page; unset: there is none. It asks for "
+        "no password: 127.0.0.1 is the place for it. Not a flag of kube-proxy.",
         is_kept=True,
     ),
 )

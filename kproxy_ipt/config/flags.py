@@ -21,6 +21,7 @@ from kproxy_ipt.config.decode import QUANTITY, read_document
 from kproxy_ipt.config.document import (
     HEALTHZ_PORT,
     METRICS_PORT,
+    STATUS_PORT,
     Document,
     FlushFrequency,
     Quantity,
@@ -209,8 +210,10 @@ def _with_server_ports(document: Document, values: Mapping[str, object]) -> Docu
     """
     Apply the deprecated port flags: 0 turns a server off, any other port goes to an address that has none.
 
-    Not with `--write-config-to`, as in kube-proxy, where a bare address is then an error.
+    They do not count with `--write-config-to`, as in kube-proxy, where a bare address is then an error.
     """
+    status = with_port(document.kproxy_ipt.status_bind_address, STATUS_PORT)
+    document = with_value(document, "kproxyIpt.statusBindAddress", status)
     if values.get("write-config-to"):
         return document
     healthz, metrics = values.get("healthz-port", HEALTHZ_PORT), values.get("metrics-port", METRICS_PORT)

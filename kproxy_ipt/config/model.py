@@ -87,6 +87,17 @@ class Scheduler(StrEnum):
     """Everybody in turn."""
 
 
+class ConnectionMetrics(StrEnum):
+    """Which series tell about connections; values as in `kproxyIpt.connectionMetrics`."""
+
+    NONE = "none"
+    """None, and nothing is counted."""
+    SERVICE = "service"
+    """One for each service port."""
+    ENDPOINT = "endpoint"
+    """One for each service port, and one for each of its endpoints."""
+
+
 class ShapeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`kproxyIpt`: the shape of the rules, which kube-proxy has no field for."""
 
@@ -137,7 +148,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         cluster_cidrs: `clusterCIDR` split at commas, canonical; at most one of each family.
         node_port_addresses: Canonical prefixes, or the single word `primary`, or empty for all addresses.
         feature_gates: Only those given.
+        connection_metrics: `kproxyIpt.connectionMetrics`.
         external_ip_ranges: `kproxyIpt.externalIPs`, canonical; see `ExternalIPs`.
+        status_bind_address: `kproxyIpt.statusBindAddress`, "" for no status page.
     """
 
     feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
@@ -161,7 +174,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     conntrack: ConntrackConfig = ConntrackConfig()
     config_sync_period_s: float = 900.0
     shape: ShapeConfig = ShapeConfig()
+    connection_metrics: ConnectionMetrics = ConnectionMetrics.SERVICE
     external_ip_ranges: tuple[str, ...] = ()
+    status_bind_address: str = ""
 
     @property
     def external_ips(self) -> ExternalIPs:

@@ -15,7 +15,7 @@ from kproxy_ipt.config.document import Document, LoggingSection, OutputSection, 
 from kproxy_ipt.config.duration import Duration
 from kproxy_ipt.config.feature_gates import LOCKED_GATES, is_enabled
 from kproxy_ipt.config.host_port import port_number, split_host_port
-from kproxy_ipt.config.model import Balance, Dispatch, Scheduler
+from kproxy_ipt.config.model import Balance, ConnectionMetrics, Dispatch, Scheduler
 from kproxy_ipt.errors import ConfigError
 
 PREVIOUS_MINOR = "1.35"
@@ -69,11 +69,12 @@ def _shape(document: Document) -> Iterator[str]:
         ("dispatch", section.dispatch, Dispatch),
         ("balance", section.balance, Balance),
         ("scheduler", section.scheduler, Scheduler),
+        ("connectionMetrics", section.connection_metrics, ConnectionMetrics),
     ):
         if value and value not in tuple(known):
             supported = ", ".join(json.dumps(one) for one in sorted(known))
             detail = f"Unsupported value: {json.dumps(value)}: supported values: {supported}"
-            yield f"KproxyIpt.{name.capitalize()}: {detail}{_REFUSED.get((name, value), '')}"
+            yield f"KproxyIpt.{name[0].upper()}{name[1:]}: {detail}{_REFUSED.get((name, value), '')}"
     for index, text in enumerate(section.external_ips):
         if canonical_prefix(text) is None:
             yield _invalid(f"KproxyIpt.ExternalIPs[{index}]", text, "must be a valid CIDR")
@@ -165,6 +166,8 @@ def _addresses(document: Document) -> Iterator[str]:
     if document.healthz_bind_address:
         yield from _host_port("HealthzBindAddress", document.healthz_bind_address)
     yield from _host_port("MetricsBindAddress", document.metrics_bind_address)
+    if document.kproxy_ipt.status_bind_address:
+        yield from _host_port("KproxyIpt.StatusBindAddress", document.kproxy_ipt.status_bind_address)
 
 
 def _host_port(path: str, text: str) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """
 HTTP as values: what is asked, what is answered. Pages are functions from one to the other; `http.py` does the rest.
 
-Whoever answers runs on the event loop and must not wait: a probe or a scrape never waits for a sync.
+Whoever answers runs on the event loop and must not wait: a probe or a scrape never waits for a sync. A page that takes
+work returns something to await, and works elsewhere.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -20,10 +21,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: Without the query, decoded.
         query: By name the first value of each.
+        headers: By name in lower case.
     """
 
     path: str = "/"
     query: Mapping[str, str] = msgspec.field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-Responder: TypeAlias = Callable[[Request], Answer]
+Responder: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
 
 
 def text_answer(text: str, status: int = 200) -> Answer:

@@ -24,6 +24,7 @@ from kproxy_ipt.kernel.notify_legacy import LegacyFingerprint, legacy_digest, le
 from kproxy_ipt.kernel.notify_tables import TableChange, TableMonitor
 from kproxy_ipt.rules.fixed import BASE_JUMPS
 from kproxy_ipt.rules.names import KUBE_FIREWALL, is_own_chain
+from kproxy_ipt.stats.ended_rule import EndedRule
 
 POLL_S = 1.0
 _LEAST_DIGEST_S = 2.0
@@ -57,7 +58,14 @@ OWN_CHAINS = {table: OwnChains(table) for table in ("filter", "nat")}
 class TableWatch:
     """Turns transactions of others into requests to compare (nf_tables)."""
 
-    def __init__(self, compare: Compare, families: tuple[Family, ...], *, netns: str | None) -> None:
+    def __init__(
+        self,
+        compare: Compare,
+        families: tuple[Family, ...],
+        *,
+        netns: str | None,
+        on_ended_rule: Callable[[EndedRule], None] | None = None,
+    ) -> None:
         """
         Listen from now on; a loop must be running.
 
@@ -65,17 +73,22 @@ class TableWatch:
             compare: Called with the family and what happened.
             families: Those that are served.
             netns: Of the tables.
+            on_ended_rule: See `TableMonitor`.
 
         Raises:
             KernelError: The kernel does not tell.
         """
         self._compare = compare
         self._families = families
-        self._monitor = TableMonitor(self._changed, netns=netns)
+        self._monitor = TableMonitor(self._changed, netns=netns, on_ended_rule=on_ended_rule)
 
     def own_changes(self) -> AbstractContextManager[set[int]]:
         """Around programs of ours; gives the set that takes their process ids."""
         return self._monitor.own_changes()
+
+    def take_waiting(self) -> None:
+        """Take in everything that the kernel has told so far."""
+        self._monitor.take_waiting()
 
     def close(self) -> None:
         """Stop listening."""

@@ -8,11 +8,12 @@ After a failure the next sync is a full one, for nobody knows then what the kern
 A Service that the kernel refuses is set aside and the rest is written in the same run: `write.py` says how.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.legacy_departures import Departures
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, tune_after
 from kproxy_ipt.daemon.sync import TABLES, Stopwatch
@@ -107,8 +108,17 @@ class ProcessNote:
 class FamilySync:
     """The rules of one family and the programs that write them."""
 
-    def __init__(self, machine: Machine, family: Family, log: Log, processes: ProcessNote) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        family: Family,
+        log: Log,
+        processes: ProcessNote,
+        *,
+        departures: Departures | None = None,
+    ) -> None:
         self.family = family
+        self._departures = departures
         self._processes = processes
         self.rules = FamilyRules()
         self.flows = FlowMemory()
@@ -157,7 +167,7 @@ class FamilySync:
         def apply(plan: Plan, actual: SavedTables, is_full: bool) -> SyncOutcome:  # noqa: FBT001 - a step's form
             nonlocal is_first
             may_be_drift, is_first = is_first and is_drift, False
-            outcome = self._apply(plan, is_full=is_full, is_drift=may_be_drift)
+            outcome = self._apply(plan, actual, is_full=is_full, is_drift=may_be_drift)
             if not self._has_synced:
                 former.extend(leaving_lines(plan, actual))
             return outcome
@@ -194,15 +204,17 @@ class FamilySync:
         actual = scan_save(self._machine.iptables[self.family].start_save(TABLES).text())
         return self.rules.plan_full(actual, staged=self._machine.is_staged), actual
 
-    def _apply(self, plan: Plan, *, is_full: bool, is_drift: bool) -> SyncOutcome:
+    def _apply(self, plan: Plan, actual: SavedTables, *, is_full: bool, is_drift: bool) -> SyncOutcome:
         written = {table: _rules_written(plan, table) for table in TABLES}
         has_guard = KUBE_FIREWALL in self.rules.fixed.tables["filter"]
         if not plan.transactions:
             notes = (*plan.notes, *(tune_after(localhost_node_ports=has_guard) if is_full else ()))
             return SyncOutcome(full=is_full, rules_written=written, notes=notes)
+        tell_departures = self._before_departures(plan, actual if is_full else None)
         result = self._machine.iptables[self.family].restore_sections(
             lambda: render_sections(plan.restore_input), owner_of=self.rules.owner_of
         )
+        tell_departures()
         self._log.debug("restored", family=self.family, bytes=result.bytes, seconds=round(result.seconds, 4))
         return SyncOutcome(
             full=is_full,
@@ -215,6 +227,19 @@ class FamilySync:
             notes=(*plan.notes, *(tune_after(localhost_node_ports=has_guard) if is_full else ())),
             restore_seconds=result.seconds,
         )
+
+    def _before_departures(self, plan: Plan, actual: SavedTables | None) -> Callable[[], None]:
+        """Let counters be read that *plan* ends; *actual* is None where the tables are as they were written."""
+        if self._departures is None:
+            return lambda: None
+
+        def lines_of(table: str, chain: str) -> Sequence[str]:
+            if actual is None:
+                return self.rules.applied_lines(table, chain)
+            saved = actual.chain(table, chain)
+            return saved.lines if saved else ()
+
+        return self._departures(plan, lines_of)
 
 
 def _sum_of(runs: Sequence[SyncOutcome]) -> SyncOutcome:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.drift import Ration
 from kproxy_ipt.daemon.family import EVERYTHING, FamilySync, SyncOutcome, SyncRequest
 from kproxy_ipt.daemon.health import ProxyHealth
@@ -29,6 +30,7 @@ _MOST_FAILED_S = 0.4
 """A comparison that failed counts as no longer than this: most of a long one was waiting, for a lock or a program."""
 
 AfterSync = Callable[[SyncOutcome, Pending], Awaitable[None]]
+OnSynced = Callable[[Family, SyncRequest, SyncOutcome], None]
 
 
 class Clocks(msgspec.Struct, frozen=True):
@@ -62,6 +64,7 @@ class FamilyLoop:
         before_sync: Callable[[Pending], Awaitable[None]],
         after_sync: AfterSync,
         on_refusal: Callable[[Refusal], None] = lambda _: None,
+        on_synced: OnSynced = lambda *_: None,
     ) -> None:
         """
         Put the parts together; `run` begins.
@@ -79,6 +82,7 @@ class FamilyLoop:
             before_sync: Awaited before rules change.
             after_sync: Awaited after a sync that succeeded.
             on_refusal: Told about each Service that the kernel refuses, each time that it does.
+            on_synced: Told what each sync had to do and what it did, failures included.
         """
         self.family = sync.family
         self.schedule = schedule
@@ -94,6 +98,7 @@ class FamilyLoop:
         self._before_sync = before_sync
         self._after_sync = after_sync
         self._on_refusal = on_refusal
+        self._on_synced = on_synced
         self._quarantine = Quarantine(sync.family)
         self._wake = asyncio.Event()
         self._can_begin = asyncio.Event()
@@ -176,6 +181,7 @@ class FamilyLoop:
         self.ration.ended(self._clocks.monotonic(), _compared_s(outcome))
         self._record(outcome)
         self._tell_quarantine(outcome)
+        self._on_synced(self.family, request, outcome)
         if outcome.error is not None:
             self._keep_request(request)
             self._health.failed(self.family, str(outcome.error))

@@ -1,25 +1,29 @@
 """Everything that belongs to one family in the daemon: its thread, its sync, its loop, what it tells others."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.drift import LegacyWatch
 from kproxy_ipt.daemon.fallback_watch import FallbackWatch
 from kproxy_ipt.daemon.family import FamilySync, ProcessNote, SyncOutcome
-from kproxy_ipt.daemon.family_loop import Clocks, FamilyLoop
+from kproxy_ipt.daemon.family_loop import Clocks, FamilyLoop, OnSynced
 from kproxy_ipt.daemon.health import ProxyHealth
 from kproxy_ipt.daemon.health_ports import HealthPorts, WantedPorts, listen_addresses
 from kproxy_ipt.daemon.kernel_thread import KernelThread
+from kproxy_ipt.daemon.legacy_departures import LegacyDepartures
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.metrics import Metrics
 from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.service_summaries import ServiceSummaries
+from kproxy_ipt.daemon.traffic import Traffic
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import Pending, StateTracker
+from kproxy_ipt.stats.ended_rule import EndedRule
 
 Window = Callable[[], AbstractContextManager[set[int]]]
 
@@ -49,6 +53,8 @@ class FamilyParts:
         clocks: Clocks,
         window: Window,
         on_refusal: Callable[[Refusal], None] = lambda _: None,
+        on_synced: OnSynced = lambda *_: None,
+        traffic: Traffic | None = None,
     ) -> None:
         """Put the parts together; see their classes."""
         self.family = family
@@ -56,7 +62,9 @@ class FamilyParts:
         self._thread = thread
         self._summaries = ServiceSummaries()
         self._fallbacks = FallbackWatch(family, log, metrics)
-        self._sync = FamilySync(machine, family, log, processes)
+        self._traffic = traffic
+        departures = None if machine.is_staged or traffic is None else _departures(family, traffic, log)
+        self._sync = FamilySync(machine, family, log, processes, departures=departures)
         self._health_ports = health_ports
         self._metrics = metrics
         self._log = log
@@ -76,6 +84,7 @@ class FamilyParts:
             before_sync=self._before_sync,
             after_sync=self._after_sync,
             on_refusal=on_refusal,
+            on_synced=on_synced,
         )
 
     def set_options(self, options: RuleOptions, entries: EntryOptions, reason: str) -> None:
@@ -95,10 +104,14 @@ class FamilyParts:
     async def _before_sync(self, pending: Pending) -> None:
         """A balancer has to hear of a lost pod no later than rules do; what others did is seen before it is ours."""
         self._health_ports.lower(self.family, self._summaries.counts_after(pending.changes))
+        if self._traffic is not None:
+            self._traffic.expect(self.family, pending.changes)
         if self.legacy is not None:
             await self.legacy.before_sync()
 
     async def _after_sync(self, _outcome: SyncOutcome, pending: Pending) -> None:
+        if self._traffic is not None:
+            self._traffic.settle(self.family, pending.changes)
         options = self._options
         if options is None:
             return
@@ -142,3 +155,13 @@ class FamilyParts:
             return
         self._metrics.conntrack_cleaned(self.family, seconds=outcome.seconds, deleted=outcome.deleted)
         self._log.info("conntrack", family=self.family, listed=outcome.listed, deleted=outcome.deleted)
+
+
+def _departures(family: Family, traffic: Traffic, log: Log) -> LegacyDepartures:
+    """What ends on the legacy backend is read in the kernel thread, and counted on the loop."""
+    loop = asyncio.get_running_loop()
+
+    def tell(ended: Sequence[EndedRule]) -> None:
+        loop.call_soon_threadsafe(traffic.all_ended, ended)
+
+    return LegacyDepartures(family, tell, lambda: traffic.has_started(family), log)

@@ -27,6 +27,8 @@ _READING = ("GET", "HEAD")
 _NO_HEADERS: Mapping[str, str] = {}
 
 Pause = Callable[[float], Awaitable[None]]
+Prepare = Callable[[str], Awaitable[None]]
+"""Awaited with the path of each request before it is answered."""
 
 
 def _silent_logger() -> logging.Logger:
@@ -39,13 +41,14 @@ def _silent_logger() -> logging.Logger:
 
 class HttpListener:
     """
-    Answers with *respond* on the sockets that it is given.
+    Answers with *respond* on the sockets that it is given, after *prepare* if there is something to wait for.
 
     A task that is cancelled while it opens or closes leaves nothing behind that `close` would not find.
     """
 
-    def __init__(self, respond: Responder, log: Log) -> None:
+    def __init__(self, respond: Responder, log: Log, prepare: Prepare | None = None) -> None:
         self._respond = respond
+        self._prepare = prepare
         self._log = log
         self._listening: list[asyncio.Server] = []
         self._web: web.Server | None = None
@@ -82,11 +85,16 @@ class HttpListener:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         if request.method not in _READING:
             return _response(text_answer("405 method not allowed\n", 405), {"Allow": ", ".join(_READING)})
-        return _response(self._safe_answer(Request(path=request.path, query=dict(request.query))))
+        if self._prepare is not None:
+            await self._prepare(request.path)
+        headers = {name.lower(): text for name, text in request.headers.items()}
+        asked = Request(path=request.path, query=dict(request.query), headers=headers)
+        return _response(await self._safe_answer(asked))
 
-    def _safe_answer(self, request: Request) -> Answer:
+    async def _safe_answer(self, request: Request) -> Answer:
         try:
-            return self._respond(request)
+            answer = self._respond(request)
+            return answer if isinstance(answer, Answer) else await answer
         except Exception as error:  # noqa: BLE001  (a page that fails must not end the connection without an answer)
             self._log.warning("page failed", path=request.path, error=repr(error))
             return text_answer(f"{type(error).__name__}\n", 500)
@@ -105,17 +113,19 @@ def _response(answer: Answer, more_headers: Mapping[str, str] = _NO_HEADERS) -> 
 
 class Server(msgspec.Struct, frozen=True):
     """
-    One of the two servers.
+    One of the servers.
 
     Attributes:
-        name: For messages: `healthz`, `metrics`.
+        name: For messages: `healthz`, `metrics`, `status`.
         address: `host:port`; a wildcard host means every address of both families; "" means that it is turned off.
         respond: Its pages.
+        prepare: What is waited for before a page is made; must not raise.
     """
 
     name: str
     address: str
     respond: Responder
+    prepare: Prepare | None = None
 
 
 class Servers:
@@ -201,6 +211,6 @@ class Servers:
         if parts is None or not parts.port.isdecimal():
             raise ListenError(f"{server.address} is no address with a port")
         opened = listen_on(parts.host, int(parts.port), netns=self._netns, dual_stack=True)
-        self._listeners[server.name] = listener = HttpListener(server.respond, self._log)
+        self._listeners[server.name] = listener = HttpListener(server.respond, self._log, server.prepare)
         await listener.open((opened,))
         self._log.info("listening", server=server.name, address=server.address)

@@ -22,8 +22,9 @@ from kproxy_ipt.daemon.health_ports import HealthPortProblem
 from kproxy_ipt.daemon.leftovers import remove_leftovers
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Target
-from kproxy_ipt.daemon.proxy import Proxy, Settings, Source
+from kproxy_ipt.daemon.proxy import Proxy
 from kproxy_ipt.daemon.quarantine import Refusal
+from kproxy_ipt.daemon.settings import Settings, Source
 from kproxy_ipt.daemon.systemd import Notifier
 from kproxy_ipt.errors import ConfigError, KproxyError, RulesetError
 from kproxy_ipt.sources.file_signal import FileWatch

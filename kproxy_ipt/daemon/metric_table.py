@@ -59,6 +59,7 @@ PROGRAMMING_BUCKETS = (
 _COUNTER, _GAUGE, _HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM
 _FAMILY = ("ip_family",)
 _TABLE = ("table", "ip_family")
+_PORT = ("ip_family", "namespace", "service", "port", "protocol")
 _Row: TypeAlias = tuple[str, MetricType, tuple[str, ...], str]
 
 # fmt: off
@@ -130,6 +131,12 @@ _OWN_SAMPLED: tuple[_Row, ...] = (
     ("oldest_unwritten_change_age_seconds", _GAUGE, _FAMILY,
      "Age of the oldest change that is not yet in the kernel; 0 when none waits"),
     ("api_silence_seconds", _GAUGE, ("resource",), "Seconds since anything was last heard from the API"),
+    ("service_connections_total", _COUNTER, _PORT, "New connections that rules sent to endpoints, by service port"),
+    ("endpoint_connections_total", _COUNTER, (*_PORT, "endpoint"),
+     "The same by endpoint, with connectionMetrics endpoint; those of endpoints long gone have none"),
+    ("service_refused_packets_total", _COUNTER, (*_PORT, "kind"),
+     "Packets to a service port that were rejected or dropped, for want of (local) endpoints or by source ranges"),
+    ("counters_age_seconds", _GAUGE, (), "Seconds since the counters of connections were last read from the kernel"),
 )
 # fmt: on
 _BUCKETS = {

@@ -4,7 +4,7 @@ What is counted and measured, and the text that Prometheus reads.
 `metric_table.py` says what there is; here are the words in which the rest of the daemon reports. A labelled series
 appears when it is first touched, as with kube-proxy. Counting is safe from any thread; `text` is called on the event
 loop and waits for nobody: no program is run, no lock of a sync is taken, and the two accounting objects of the kernel
-are read in some microseconds.
+are read in some microseconds. Counters of rules are read before (`traffic.py`).
 
 Each `Metrics` has a registry of its own, so that several can live in one process.
 """
@@ -30,6 +30,7 @@ from prometheus_client.samples import Sample
 
 from kproxy_ipt import __version__
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.connection_metrics import ConnectionCollector, ConnectionSums
 from kproxy_ipt.daemon.metric_table import METRICS, MetricSpec, MetricType
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.netns import inside
@@ -63,6 +64,7 @@ class Metrics:
         oldest_unwritten_s: Asked at each reading: age of the oldest unwritten change by family.
         api_silence_s: Asked at each reading: seconds since the last contact by resource.
         nfacct_counters: Asked at each reading: counts of the accounting objects by name, only of those that exist.
+        connections: Asked at each reading: what is counted; None for no such series.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Metrics:
         oldest_unwritten_s: Callable[[], Mapping[Family, float]] = dict,
         api_silence_s: Callable[[], Mapping[str, float]] = dict,
         nfacct_counters: Callable[[], Mapping[str, Counters]] = dict,
+        connections: Callable[[], ConnectionSums | None] = lambda: None,
     ) -> None:
         self._registry = CollectorRegistry()
         kept = [spec for spec in METRICS.values() if not spec.is_sampled]
@@ -78,6 +81,7 @@ class Metrics:
         self._gauges = {spec.name: self._gauge(spec) for spec in kept if spec.type is MetricType.GAUGE}
         self._histograms = {spec.name: self._histogram(spec) for spec in kept if spec.type is MetricType.HISTOGRAM}
         self._registry.register(_Sampled(oldest_unwritten_s, api_silence_s, nfacct_counters))
+        self._registry.register(ConnectionCollector(connections))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -29,13 +28,17 @@ from kproxy_ipt.daemon.http import Server, Servers
 from kproxy_ipt.daemon.inputs import Inputs
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
-from kproxy_ipt.daemon.machine import Machine, Target, machine_facts, open_machine, tune_before, with_runner
+from kproxy_ipt.daemon.machine import Machine, machine_facts, open_machine, tune_before, with_runner
 from kproxy_ipt.daemon.metrics import Metrics, accounting
-from kproxy_ipt.daemon.metrics_pages import MetricsPages, Process
+from kproxy_ipt.daemon.metrics_pages import MetricsPages
 from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.reload import reload_config
 from kproxy_ipt.daemon.schedule import SyncSchedule
+from kproxy_ipt.daemon.settings import Settings, Source
+from kproxy_ipt.daemon.status.scene import Watched
+from kproxy_ipt.daemon.status.server import StatusServer, for_pages
+from kproxy_ipt.daemon.traffic import Traffic
 from kproxy_ipt.daemon.tuning import tune_conntrack
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.addresses import interface_addresses
@@ -43,39 +46,12 @@ from kproxy_ipt.kernel.backend import Backend
 from kproxy_ipt.kernel.command import SubprocessRunner
 from kproxy_ipt.kernel.notify_addresses import AddressMonitor
 from kproxy_ipt.kernel.sysctls import tcp_be_liberal
-from kproxy_ipt.objects.events import Event, Kind
+from kproxy_ipt.objects.events import Kind
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.fallbacks import FALLBACKS
 from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.state.model import MachineFacts
-
-
-class Source(Protocol):
-    """Something that watches objects."""
-
-    async def run(self, deliver: Callable[[Event], None]) -> None:
-        """Deliver events until cancelled."""
-        ...
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What a daemon is told once.
-
-    Attributes:
-        config: The effective configuration.
-        node_name: Own node name.
-        target: Where rules are written.
-        process: What the debug pages tell.
-        compare_period_s: From one comparison of everything to the next, where nothing else asks for one.
-    """
-
-    config: Config
-    node_name: str
-    target: Target
-    process: Process
-    compare_period_s: float = 600.0
 
 
 class Proxy:
@@ -87,6 +63,7 @@ class Proxy:
         inputs: The objects as they are known.
         metrics: What is counted.
         backend: The one in use; None until the machine is open.
+        traffic: Counts connections, unless the configuration says that nothing does.
     """
 
     def __init__(
@@ -134,10 +111,20 @@ class Proxy:
         )
         self._api = ApiStatus(Kind, clock=clocks.monotonic, wall_clock_ns=self._wall_clock_ns)
         self.backend: Backend | None = None
+        self.traffic = Traffic(
+            self._config.connection_metrics,
+            log,
+            netns=settings.target.netns,
+            in_background=self._in_background,
+            node=lambda: self._node.facts,
+            unix_s=clocks.unix_s,
+            monotonic=clocks.monotonic,
+        )
         self.metrics = self._metrics = Metrics(
             oldest_unwritten_s=self.health.oldest_unwritten_s,
             api_silence_s=lambda: {str(kind): silence for kind, silence in self._api.silence_s().items()},
             nfacct_counters=partial(accounting, settings.target.netns),
+            connections=self.traffic.sums,
         )
         self._health_ports = HealthPorts(
             self.health.is_healthy,
@@ -146,6 +133,8 @@ class Proxy:
             report=report,
             log=log,
         )
+        self._status = StatusServer(self._config.status_bind_address, netns=settings.target.netns, unix_s=clocks.unix_s)
+        self._machine: Machine | None = None
         self._node = NodeWatch(settings.node_name, self._config, log, clocks.monotonic)
         self.inputs = Inputs(
             families,
@@ -188,6 +177,8 @@ class Proxy:
             for monitor in (address_monitor, self._tables):
                 if monitor is not None:
                     monitor.close()
+            self._status.close()
+            self.traffic.close()
             for thread in self._threads.values():
                 thread.close()
 
@@ -198,11 +189,25 @@ class Proxy:
         return Servers(
             (
                 Server("healthz", config.healthz_bind_address, health_pages.respond),
-                Server("metrics", config.metrics_bind_address, metrics_pages.respond),
+                Server("metrics", config.metrics_bind_address, metrics_pages.respond, self.traffic.prepare),
+                *self._status.servers(self._watched(), self._log, self.traffic),
             ),
             netns=self._settings.target.netns,
             hard_fail=config.bind_address_hard_fail,
             log=self._log,
+        )
+
+    def _watched(self) -> Watched:
+        return Watched(
+            inputs=self.inputs,
+            node=self._node,
+            health=self.health,
+            api=self._api,
+            history=self._status.history,
+            config=lambda: self._config,
+            machine_facts=lambda: self._facts,
+            machine=lambda: self._machine,
+            unix_s=self._clocks.unix_s,
         )
 
     def _work(self) -> list[Coroutine[None, None, None]]:
@@ -217,6 +222,7 @@ class Proxy:
         self._threads = {family: KernelThread(target.netns, f"kernel-{family}") for family in target.families}
         first = next(iter(self._threads.values()))
         machine = await first.call(open_machine, target)
+        self._machine = for_pages(machine)
         self._log.info("backend", backend=str(machine.choice.backend), reason=machine.choice.reason)
         self.backend = machine.choice.backend
         for oddity in machine.choice.oddities:
@@ -231,6 +237,7 @@ class Proxy:
             self._log.warning("missing part", family=family, lacking=str(part), now=FALLBACKS[part].instead)
         for family in machine.iptables:
             self._parts[family] = self._family(family, machine)
+        self.traffic.serve(with_runner(machine, SubprocessRunner()))
 
     async def _tune(self, thread: KernelThread) -> None:
         problems = (
@@ -257,6 +264,8 @@ class Proxy:
             clocks=self._clocks,
             window=self._own_changes,
             on_refusal=self._on_refusal,
+            on_synced=self._status.on_synced,
+            traffic=self.traffic,
         )
         if machine.choice.backend is Backend.LEGACY:
             part.legacy = LegacyWatch(self.compare, family, thread, self._log)
@@ -276,7 +285,10 @@ class Proxy:
         if any(part.legacy is not None for part in self._parts.values()):
             return
         try:
-            self._tables = TableWatch(self.compare, tuple(self._parts), netns=self._settings.target.netns)
+            self._tables = TableWatch(
+                self.compare, tuple(self._parts), netns=self._settings.target.netns, on_ended_rule=self.traffic.ended
+            )
+            self.traffic.take_waiting = self._tables.take_waiting
         except KernelError as error:
             self._log.warning("drift is found by schedule only", error=str(error))
 

@@ -117,7 +117,7 @@ def reconcile(
         return ConntrackOutcome()
     began_s = clock()
     cleaner = _Cleaner(family, table, wanted)
-    problem = _until_undisturbed(cleaner.run) or cleaner.problem
+    problem = until_undisturbed(cleaner.run) or cleaner.problem
     return ConntrackOutcome(listed=cleaner.listed, deleted=cleaner.deleted, seconds=clock() - began_s, problem=problem)
 
 
@@ -148,7 +148,7 @@ def surviving_flows(family: Family, table: FlowTable, *, limit: int = 1000) -> S
                         flows.append(record.flow)
         return not scan.is_interrupted
 
-    problem = _until_undisturbed(look) if "tcp" in table.protocols else ""
+    problem = until_undisturbed(look) if "tcp" in table.protocols else ""
     return Survivors(flows=tuple(flows), total=total, problem=problem)
 
 
@@ -166,7 +166,7 @@ def count(family: Family, protocol: str = "") -> Count:
         found = scan.listed
         return not scan.is_interrupted
 
-    problem = _until_undisturbed(look)
+    problem = until_undisturbed(look)
     return Count(0 if problem else found, problem)
 
 
@@ -232,8 +232,8 @@ class _Answer:
             yield datagram
 
 
-def _until_undisturbed(look: Callable[[], bool]) -> str:
-    """Call *look* until it says that nothing disturbed it, a few times at most; a problem, or ""."""
+def until_undisturbed(look: Callable[[], bool]) -> str:
+    """Call *look* until it says that nothing disturbed it, a few times at most; a problem, one line, or ""."""
     reason = "the table changed too fast"
     for _ in range(_MAX_PASSES):
         try:

@@ -41,7 +41,9 @@ PROTOCOL_NUMBERS: Mapping[str, int] = {"tcp": 6, "udp": 17, "sctp": 132}
 
 _PROTOCOL_NAMES = {number: name for name, number in PROTOCOL_NUMBERS.items()}
 _NFPROTO = {Family.IPV4: NFPROTO_IPV4, Family.IPV6: NFPROTO_IPV6}
-_CT_NEW, _CT_GET, _CT_DELETE = 0x100, 0x101, 0x102
+CT_NEW = 0x100
+"""Type of a message that holds a record."""
+_CT_GET, _CT_DELETE = 0x101, 0x102
 _TUPLE_ORIG, _TUPLE_REPLY, _PROTOINFO, _ID, _ZONE, _FILTER = 1, 2, 4, 12, 18, 25
 _TUPLE_IP, _TUPLE_PROTO, _TUPLE_ZONE = 1, 2, 3
 _IPV4_SOURCE, _IPV4_DESTINATION, _IPV6_SOURCE, _IPV6_DESTINATION = 1, 2, 3, 4
@@ -51,7 +53,8 @@ _FILTER_ORIG_FLAGS = 1
 _BY_DESTINATION, _BY_PROTOCOL, _BY_DESTINATION_PORT = 1 << 1, 1 << 3, 1 << 5
 _NESTED = 0x8000
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_DUMP_INTERRUPTED = 0x10
+DUMP_INTERRUPTED = 0x10
+"""Flag of a message: the table changed so much that records may be missing."""
 _HEADER = struct.Struct("=IHHII")
 _CODE = struct.Struct("=i")
 _NFGENMSG_SIZE = 4
@@ -177,7 +180,7 @@ class Scan:
         """
         self.listed = 0
         self.is_interrupted = False
-        self._layout, self._head = _layout(family)
+        self._layout, self._head = record_layout(family)
         self._allowed = allowed
         self._node_ports = node_ports
         self._node_addresses = node_addresses
@@ -210,12 +213,12 @@ class Scan:
         offset, last_start = 0, len(datagram) - self._layout.size
         while offset <= last_start:
             length, kind, flags, start, address, protocol, port, source, source_port = unpack(datagram, offset)
-            if kind != _CT_NEW:
+            if kind != CT_NEW:
                 break
             self.listed += 1
             if start != head or self._is_suspect((address, protocol, port), (source, source_port)):
                 found.append(datagram[offset + size : offset + length])
-            if flags & _DUMP_INTERRUPTED:
+            if flags & DUMP_INTERRUPTED:
                 self.is_interrupted = True
             offset += (length + 3) & ~3
         return found, offset
@@ -232,19 +235,31 @@ class Scan:
         return endpoints is not None
 
     def _is_end(self, datagram: bytes, offset: int) -> bool:
-        for kind, flags, body in _messages(datagram, offset):
-            if flags & _DUMP_INTERRUPTED:
-                self.is_interrupted = True
-            if kind in (_NLMSG_ERROR, _NLMSG_DONE):
-                _raise_error(body)
-                return True
-        return False
+        end, is_interrupted = dump_end(datagram, offset)
+        self.is_interrupted |= is_interrupted
+        return end
+
+
+def dump_end(datagram: bytes, offset: int) -> tuple[bool, bool]:
+    """
+    Whether a dump ends in the messages from *offset* on, and whether they say that records may be missing.
+
+    Raises:
+        OSError: The kernel tells an error.
+    """
+    is_interrupted = False
+    for kind, flags, body in _messages(datagram, offset):
+        is_interrupted |= bool(flags & DUMP_INTERRUPTED)
+        if kind in (_NLMSG_ERROR, _NLMSG_DONE):
+            _raise_error(body)
+            return True, is_interrupted
+    return False, is_interrupted
 
 
 def is_filtered(datagram: bytes, question: Question) -> bool:
     """Whether all records of a datagram answer *question*; if not, this kernel has no filter and sends the table."""
     for kind, _, body in _messages(datagram):
-        if kind == _CT_NEW:
+        if kind == CT_NEW:
             original = _read_tuple(read_attributes(body, _NFGENMSG_SIZE).get(_TUPLE_ORIG, b""))
             if (
                 original.protocol != question.protocol
@@ -288,7 +303,7 @@ def pack_port(number: int) -> bytes:
     return number.to_bytes(2, "big")
 
 
-def _layout(family: Family) -> tuple[struct.Struct, bytes]:
+def record_layout(family: Family) -> tuple[struct.Struct, bytes]:
     """
     The layout of a record up to the source of replies, and the attribute headers that prove it.
 

@@ -50,9 +50,18 @@ class RestoreOutcome(msgspec.Struct, frozen=True):
 class PendingSave:
     """A listing that is being made by another process; `text` waits for it."""
 
-    def __init__(self, runner: Runner, programs: Programs, tables: tuple[str, ...] | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        programs: Programs,
+        tables: tuple[str, ...] | None,
+        timeout_s: float,
+        *,
+        counters: bool = False,
+    ) -> None:
         self._runner = runner
         self._programs = programs
+        self._options = ("-c",) if counters else ()
         self._wanted = tables
         self._timeout_s = timeout_s
         self._text: str | None = None
@@ -92,7 +101,7 @@ class PendingSave:
     def _arguments(self, tables: tuple[str, ...] | None) -> list[str]:
         """One table is asked for by name; for several, all are read: nft reads everything in any case."""
         one = ["-t", tables[0]] if tables and len(tables) == 1 else []
-        return [*self._programs.save, *one]
+        return [*self._programs.save, *self._options, *one]
 
     def _read(self, completed: Completed) -> str:
         tables = self._wanted
@@ -138,18 +147,19 @@ class Iptables:
         self._lock_wait_s = lock_wait_s
         self._timeout_s = timeout_s
 
-    def start_save(self, tables: tuple[str, ...] | None = None) -> PendingSave:
+    def start_save(self, tables: tuple[str, ...] | None = None, *, counters: bool = False) -> PendingSave:
         """
         Start listing tables, without creating any.
 
         Args:
             tables: Names, not empty; None means all that exist.
+            counters: Whether each rule begins with what it counted, `[PACKETS:BYTES]`.
 
         Raises:
             MissingProgramError: The save program is not installed.
             MissingPrivilegeError: It may not be started, or the legacy tables may not be read.
         """
-        return PendingSave(self._runner, self.programs, tables, self._timeout_s)
+        return PendingSave(self._runner, self.programs, tables, self._timeout_s, counters=counters)
 
     def restore(self, text: str, *, owner_of: Callable[[str], str] = lambda _: "") -> RestoreOutcome:
         """

@@ -100,6 +100,20 @@ def legacy_digest(family: Family, tables: Sequence[str] = ("nat", "filter")) -> 
     return digest.digest()
 
 
+def read_entries(family: Family, table: str) -> bytes:
+    """
+    The rules of a legacy table as the kernel keeps them, with their counters; b"" if there is no such table.
+
+    Reads in the network namespace of the calling thread.
+
+    Raises:
+        As `legacy_digest`.
+    """
+    with _asking(family) as asked:
+        shapes = list(_shapes(asked, family, _present(family, (table,))))
+        return bytes(_entries(asked, family, shapes[0])) if shapes else b""
+
+
 def _present(family: Family, tables: Sequence[str]) -> list[str]:
     present = frozenset(legacy_tables(family))
     return [table for table in tables if table in present]
@@ -120,17 +134,22 @@ def _asking(family: Family) -> Iterator[socket.socket]:
 
 
 def _rules(asked: socket.socket, family: Family, shape: LegacyTable) -> memoryview:
-    """The entries of a table as the kernel keeps them, with zeros for counters."""
-    octets = ctypes.create_string_buffer(_ENTRIES.size + shape.octets)
-    _ENTRIES.pack_into(octets, 0, shape.name.encode(), shape.octets)
-    _get(asked, _LEVEL[family], _GET_ENTRIES, octets)
-    entries = memoryview(octets).cast("B")[_ENTRIES.size :]
+    """The entries of a table, with zeros for counters."""
+    entries = _entries(asked, family, shape)
     next_offset_at, counters, start = _NEXT_OFFSET_AT[family], _COUNTERS[family], 0
     while start < shape.octets:
         entries[start + counters.start : start + counters.stop] = _NO_COUNTERS
         (length,) = _NEXT_OFFSET.unpack_from(entries, start + next_offset_at)
         start += max(length, counters.stop)
     return entries
+
+
+def _entries(asked: socket.socket, family: Family, shape: LegacyTable) -> memoryview:
+    """The entries of a table as the kernel keeps them."""
+    octets = ctypes.create_string_buffer(_ENTRIES.size + shape.octets)
+    _ENTRIES.pack_into(octets, 0, shape.name.encode(), shape.octets)
+    _get(asked, _LEVEL[family], _GET_ENTRIES, octets)
+    return memoryview(octets).cast("B")[_ENTRIES.size :]
 
 
 def _shapes(asked: socket.socket, family: Family, tables: Sequence[str]) -> Iterator[LegacyTable]:

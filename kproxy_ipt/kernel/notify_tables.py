@@ -30,7 +30,9 @@ import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.kernel.nfnetlink import NETFILTER, NFPROTO_IPV4, NFPROTO_IPV6, read_attributes
+from kproxy_ipt.kernel.nft_counters import ended_rule
 from kproxy_ipt.kernel.notify import Listener, Message, Received, messages_of
+from kproxy_ipt.stats.ended_rule import EndedRule
 
 MAX_TOUCHED = 1_000
 """Chains of one change that are named."""
@@ -43,7 +45,8 @@ _GROUP_NFTABLES = 7
 _SUBSYSTEM = 10
 _NEW_GENERATION = 15
 _CHAIN_MESSAGES = frozenset({3, 5})
-_RULE_MESSAGES = frozenset({6, 8})
+_RULE_DELETED = 8
+_RULE_MESSAGES = frozenset({6, _RULE_DELETED})
 _TABLE, _RULE_CHAIN, _CHAIN_NAME = 1, 2, 3
 _GENERATION_ID, _PROCESS_ID, _PROCESS_NAME = 1, 2, 3
 _NFGENMSG_SIZE = 4
@@ -109,18 +112,26 @@ class _Held(msgspec.Struct):
 class TableMonitor:
     """Calls back with each transaction that another process made in tables of `ip` or `ip6`."""
 
-    def __init__(self, on_foreign_change: Callable[[TableChange], None], *, netns: str | None = None) -> None:
+    def __init__(
+        self,
+        on_foreign_change: Callable[[TableChange], None],
+        *,
+        netns: str | None = None,
+        on_ended_rule: Callable[[EndedRule], None] | None = None,
+    ) -> None:
         """
         Listen from now on; a loop must be running.
 
         Args:
             on_foreign_change: Called on the loop, in the order of the transactions.
             netns: See `netns.inside`.
+            on_ended_rule: Called on the loop for each deleted rule whose counter matters, whoever deleted it.
 
         Raises:
             KernelError: See `Listener`.
         """
         self._on_foreign_change = on_foreign_change
+        self._on_ended_rule = on_ended_rule
         self._collected = _Collected()
         self._open: list[_Window] = []
         self._held: list[_Held] = []
@@ -146,15 +157,19 @@ class TableMonitor:
         try:
             yield window.process_ids
         finally:
-            self._take_waiting()
+            self.take_waiting()
             self._open.remove(window)
             self._judge()
 
     def _read(self) -> None:
         self._take(self._listener.receive(_DATAGRAMS_AT_ONCE))
 
-    def _take_waiting(self) -> None:
-        """All that our programs did has arrived when they have ended; it must be here before it is judged."""
+    def take_waiting(self) -> None:
+        """
+        Take in everything that has arrived.
+
+        All that a program did has arrived when it has ended; it must be here before anything is judged by it.
+        """
         while not self._take(self._listener.receive(_DATAGRAMS_AT_ONCE)):
             pass
 
@@ -170,7 +185,10 @@ class TableMonitor:
         return received.is_empty
 
     def _take_message(self, message: Message) -> None:
-        if message.kind & 0xFF != _NEW_GENERATION:
+        kind = message.kind & 0xFF
+        if kind != _NEW_GENERATION:
+            if kind == _RULE_DELETED and self._on_ended_rule is not None and (ended := ended_rule(message.body)):
+                self._on_ended_rule(ended)
             self._collected.add(message)
             return
         collected, self._collected = self._collected, _Collected()

@@ -267,6 +267,10 @@ class FamilyRules:
         if lines is not None:
             actual[place[0]][place[1]] = SavedChain(place[1], "-", lines)
 
+    def applied_lines(self, table: str, name: str) -> Lines:
+        """The lines of a chain that the kernel has, as far as we know; () for an unknown one."""
+        return self._applied[table].get(name, ())
+
     def commit(self) -> None:
         """
         The kernel took the last plan: what is wanted is what it has.

@@ -69,6 +69,14 @@ class ObjectStore:
         """All Services."""
         return self._services.values()
 
+    def services_by_name(self) -> dict[ServiceName, Service]:
+        """A copy of what is known of Services now."""
+        return dict(self._services)
+
+    def endpoint_slices(self) -> Iterable[EndpointSlice]:
+        """All EndpointSlices."""
+        return self._slices.values()
+
     @property
     def object_count(self) -> int:
         """Services and slices that are kept."""

@@ -33,7 +33,7 @@ _COUNTED = re.compile(r"\[(\d+):(\d+)\] (?=-A )")
 
 
 class _Rule:
-    """One rule in the kernel: its line and its counters, which live as long as the rule."""
+    """One rule in the kernel: its line and its counters, which live as long as the rule; copies of tables share it."""
 
     def __init__(self, line: str, counters: str = "[0:0]") -> None:
         self.line = line
@@ -184,6 +184,14 @@ class FakeKernel:
         """What `iptables-save` prints, with `-c` if *counters*: built-in chains first, others in order of creation."""
         lines = [line for name, table in self._tables.items() for line in table.text(name, counters=counters)]
         return "".join(f"{line}\n" for line in lines)
+
+    def count(self, part: str, packets: int) -> None:
+        """Let every rule whose line holds *part* have counted *packets*."""
+        for table in self._tables.values():
+            for rules in table.chains.values():
+                for rule in rules:
+                    if part in rule.line:
+                        rule.counters = f"[{packets}:{60 * packets}]"
 
     def saved(self) -> SavedTables:
         """The same as values."""

@@ -72,7 +72,7 @@ class FakeMachine:
         kernel = next(kernel for family, kernel in self.kernels.items() if program.startswith(_WORDS[family]))
         if program.endswith("-save"):
             self.saves += 1
-            return Completed(tuple(arguments), 0, f"{kernel.save()}# Completed\n", "", 0.0)
+            return Completed(tuple(arguments), 0, f"{kernel.save(counters='-c' in arguments)}# Completed\n", "", 0.0)
         self.inputs.append(stdin)
         message = self._restore(kernel, stdin)
         stderr = f"{program} v1.8.9 (nf_tables): {message}" if message else ""

@@ -30,6 +30,13 @@ def as_rows(ruleset: Ruleset) -> Ruleset:
     return Ruleset(ruleset.family, tables) if has_trees else ruleset
 
 
+def row_of(ruleset: Ruleset, table: str, name: str) -> Iterator[Rule]:
+    """The rules of the chain *name*, those of the parts of a tree in their place; looks at no other chain."""
+    chain = ruleset.chain(table, name)
+    if chain is not None:
+        yield from _rules(ruleset.tables[table], chain, {})
+
+
 def part_of_dispatch(ruleset: Ruleset, name: str) -> str:
     """What a part of a dispatch tree holds, `services at 10.96.0.0/16`; "" if *name* is no such chain."""
     for table in ruleset.tables.values():

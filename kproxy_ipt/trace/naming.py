@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from kproxy_ipt.errors import RulesetError
 from kproxy_ipt.ruleset.matches import Comment, PortMatch
 from kproxy_ipt.ruleset.model import Rule, Ruleset
+from kproxy_ipt.trace.branches import row_of
 from kproxy_ipt.trace.packet import Outcome
 
 _NAME = r"[a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?"
@@ -36,8 +37,7 @@ def reason_of(outcome: Outcome) -> str:
 
 def _rules(ruleset: Ruleset) -> Iterator[Rule]:
     for table in ("nat", "filter"):
-        chain = ruleset.chain(table, "KUBE-SERVICES")
-        yield from chain.rules if chain else ()
+        yield from row_of(ruleset, table, "KUBE-SERVICES")
 
 
 def _named(ruleset: Ruleset) -> Iterator[tuple[str, str, str, int]]:

@@ -16,6 +16,7 @@ from kproxy_ipt.config.model import (
     Balance,
     ClientConnection,
     Config,
+    ConnectionMetrics,
     ConntrackConfig,
     DetectLocalMode,
     Dispatch,
@@ -58,6 +59,7 @@ configs = st.builds(
     bind_address=ipv4s,
     healthz_bind_address=servers,
     metrics_bind_address=servers,
+    status_bind_address=st.one_of(st.just(""), servers),
     bind_address_hard_fail=st.booleans(),
     enable_profiling=st.booleans(),
     show_hidden_metrics_for_version=st.sampled_from(["", "1.35"]),
@@ -93,6 +95,7 @@ configs = st.builds(
         balance=st.sampled_from(Balance),
         scheduler=st.sampled_from(Scheduler),
     ),
+    connection_metrics=st.sampled_from(ConnectionMetrics),
 )
 
 fields = st.sampled_from(sorted(config_document(Config())))

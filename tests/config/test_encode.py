@@ -28,7 +28,8 @@ RECORDED = (
     "detectLocalMode: InterfaceNamePrefix\ndetectLocal:\n  interfaceNamePrefix: veth",
     "conntrack:\n  tcpBeLiberal: true",
     "kproxyIpt:\n  externalIPs:\n  - 192.0.2.0/24",
-    "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: rr",
+    "kproxyIpt:\n  statusBindAddress: 127.0.0.1:10258",
+    "kproxyIpt:\n  dispatch: tree\n  balance: grouped\n  scheduler: rr\n  connectionMetrics: none",
 )
 
 WRITTEN = """\

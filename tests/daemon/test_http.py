@@ -393,3 +393,23 @@ def test_missing_namespace_is_a_reason_not_to_listen() -> None:
 
     with pytest.raises(ListenError, match="there is no network namespace kpt-nowhere"):
         asyncio.run(_start())
+
+
+def test_page_is_made_after_what_has_to_be_waited_for() -> None:
+    """Each request names its path to whoever prepares; the answer is that of the moment after it."""
+    prepared: list[str] = []
+
+    async def prepare(path: str) -> None:
+        await asyncio.sleep(0)
+        prepared.append(path)
+
+    async def run() -> Probed:
+        server = Server("test", "127.0.0.1:0", lambda _: text_answer(str(prepared)), prepare)
+        servers = Servers([server], netns=None, hard_fail=True, log=SilentLog())
+        await servers.start()
+        try:
+            return await probe_from_loop("127.0.0.1", servers.port("test") or 0, "/metrics")
+        finally:
+            await servers.close()
+
+    assert b"['/metrics']" == asyncio.run(run()).body

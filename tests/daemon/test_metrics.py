@@ -3,20 +3,40 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.connection_metrics import ConnectionSums
 from kproxy_ipt.daemon.metric_table import KUBE_PROXY, METRICS, OWN, MetricSpec, table_rows
 from kproxy_ipt.daemon.metrics import Metrics, ServiceLevels, SyncEnd, SyncKind, accounting
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.kernel.nfacct import ensure_counters
 from kproxy_ipt.ruleset.model import Counters
+from kproxy_ipt.stats.ledger import CounterKey, Kind
 from kproxy_ipt.testing.namespaces import temporary_namespace
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 V4 = Family.IPV4
+
+
+_WEB = 'ip_family="IPv4",namespace="shop",port="http",protocol="tcp",service="web"'
+_REJECTED = 'ip_family="IPv4",kind="rejected",namespace="shop",port="http",protocol="tcp",service="web"'
+_CONNECTIONS = ConnectionSums(
+    sums={
+        V4: {
+            CounterKey("shop/web:http", "tcp", Kind.CONNECTIONS): 5,
+            CounterKey("shop/web:http", "tcp", Kind.CONNECTIONS, "10.244.1.11:80"): 30,
+            CounterKey("shop/web:http", "tcp", Kind.CONNECTIONS, "10.244.1.12:80"): 20,
+            CounterKey("shop/web:http", "tcp", Kind.REJECTED): 4,
+            CounterKey("shop/web:http", "tcp", Kind.DROPPED): 0,
+        }
+    },
+    by_endpoint=True,
+    age_s=3.5,
+)
 
 
 def _touch(metrics: Metrics) -> None:
@@ -55,6 +75,7 @@ def metrics() -> Metrics:
             "ct_state_invalid_dropped_pkts": Counters(11, 900),
             "localhost_nps_accepted_pkts": Counters(12, 900),
         },
+        connections=lambda: _CONNECTIONS,
     )
     _touch(made)
     return made
@@ -145,6 +166,9 @@ def test_programming_buckets_are_those_of_kube_proxy(published: Mapping[str, Met
         "kubeproxy_iptables_ct_state_invalid_dropped_packets_total 11.0",
         'kproxy_ipt_oldest_unwritten_change_age_seconds{ip_family="IPv4"} 1.5',
         'kproxy_ipt_syncs_total{ip_family="IPv4",kind="partial",outcome="failed"} 1.0',
+        f"kproxy_ipt_service_connections_total{{{_WEB}}} 55.0",
+        f'kproxy_ipt_endpoint_connections_total{{endpoint="10.244.1.12:80",{_WEB}}} 20.0',
+        f"kproxy_ipt_service_refused_packets_total{{{_REJECTED}}} 4.0",
     ],
 )
 def test_reports_end_in_their_series(metrics: Metrics, line: str) -> None:
@@ -160,6 +184,19 @@ def test_series_appear_when_first_touched_and_none_says_created() -> None:
     assert "nodeports_accepted" not in text
     assert "_created" not in text
     assert "kubeproxy_sync_proxy_rules_service_changes_pending 0.0" in text
+
+
+@pytest.mark.parametrize(
+    ("connections", "expected"),
+    [(None, set()), (msgspec.structs.replace(_CONNECTIONS, by_endpoint=False, age_s=None), {"service"})],
+)
+def test_series_of_connections_are_no_more_than_wanted(connections: ConnectionSums | None, expected: set[str]) -> None:
+    """None where nothing is counted; none for endpoints unless they are asked for; none for what never happened."""
+    lines = Metrics(connections=lambda: connections).text().decode().splitlines()
+    found = [line for line in lines if "_connections_total{" in line or "_refused_packets_total{" in line]
+
+    assert expected == {line.removeprefix("kproxy_ipt_").partition("_")[0] for line in found}
+    assert not any('kind="dropped"' in line for line in found)
 
 
 def test_only_one_backend_is_in_use(metrics: Metrics) -> None:

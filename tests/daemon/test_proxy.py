@@ -17,7 +17,8 @@ from kproxy_ipt.daemon.log import SilentLog
 from kproxy_ipt.daemon.machine import Target
 from kproxy_ipt.daemon.main import run_daemon
 from kproxy_ipt.daemon.metrics_pages import Process
-from kproxy_ipt.daemon.proxy import Proxy, Settings
+from kproxy_ipt.daemon.proxy import Proxy
+from kproxy_ipt.daemon.settings import Settings
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.events import Event, Kind, Listed, Put
 from kproxy_ipt.objects.model import EndpointSlice, Node, Service

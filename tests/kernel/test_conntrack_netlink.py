@@ -16,10 +16,10 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.kernel import conntrack_netlink
 from kproxy_ipt.kernel.conntrack import (
     ConntrackOutcome,
-    _until_undisturbed,
     count,
     reconcile,
     surviving_flows,
+    until_undisturbed,
 )
 from kproxy_ipt.kernel.conntrack_netlink import Channel, Question, Scan, is_filtered, pack_address, read_record
 from kproxy_ipt.kernel.netns import inside
@@ -205,7 +205,7 @@ def test_an_interrupted_dump_is_noticed(netns: str, family: Family) -> None:
     scan = _scan(family)
     with Channel(family) as channel:
         datagram = bytearray(next(channel.dump(None)))
-    datagram[6] |= conntrack_netlink._DUMP_INTERRUPTED
+    datagram[6] |= conntrack_netlink.DUMP_INTERRUPTED
     next(scan.suspects([bytes(datagram)]))
 
     assert (1, True) == (scan.listed, scan.is_interrupted)
@@ -225,7 +225,7 @@ def test_a_disturbed_listing_is_repeated_a_few_times(
             raise error
         return len(calls) > disturbances
 
-    assert problem is ("5 attempts" in _until_undisturbed(look))
+    assert problem is ("5 attempts" in until_undisturbed(look))
     assert 5 == len(calls)
 
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.config.model import Config, Dispatch, ShapeConfig
 from kproxy_ipt.errors import RulesetError
 from kproxy_ipt.rules.build import with_base_chains
 from kproxy_ipt.ruleset.model import Ruleset
@@ -106,6 +107,19 @@ def test_services_are_found_in_rules(endpoints: int) -> None:
     assert find_service(rules, "shop/web", "https") == ("10.96.0.10", "tcp", 443)
     assert find_service(rules, "shop/web", "443") == ("10.96.0.10", "tcp", 443)
     assert find_service(rules, "shop/web") == ("10.96.0.10", "tcp", 80)
+
+
+def test_services_are_found_in_a_tree_of_rules() -> None:
+    """A node with many Services has its rules in branches; their names are found all the same."""
+    services = [service(f"web-{number}", namespace="shop", cluster_ip=f"10.96.1.{number}") for number in range(40)]
+    config = Config(shape=ShapeConfig(dispatch=Dispatch.TREE))
+    objects = (one for each in services for one in (each, endpoint_slice(each)))
+    rules = with_base_chains(desired_for(*objects, config=config))
+    dispatch = rules.chain("nat", "KUBE-SERVICES")
+
+    assert dispatch is not None
+    assert len(dispatch.rules) < len(services)
+    assert find_service(rules, "shop/web-33") == ("10.96.1.33", "tcp", 80)
 
 
 def test_unknown_services_and_ports_are_explained() -> None:

@@ -1,0 +1,1 @@
+"""The read-only status page of the daemon."""

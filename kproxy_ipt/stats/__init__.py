@@ -1,0 +1,1 @@
+"""What the kernel counted, as connections of service ports and endpoints: pure values and arithmetic."""
