@@ -138,6 +138,20 @@ def test_shares_stand_beside_what_was_counted() -> None:
     assert "1,234" in _text(daemon.ask("/", traffic=counted))
 
 
+def test_policies_with_different_shares_have_both_shown() -> None:
+    """One of two endpoints is on this node: by policy Local it gets everything."""
+    split = service(
+        "web", service_type="NodePort", ports=[service_port(80, name="http", node_port=30080)], external_policy="Local"
+    )
+    here, there = slice_endpoint("10.244.1.2", node_name="node1"), slice_endpoint("10.244.2.2", node_name="n2")
+    daemon = WatchedDaemon(split, endpoint_slice(split, [here, there]), node("node1"))
+    daemon.sync("first sync")
+    text = _text(daemon.ask("/service/default/web"))
+
+    assert "10.244.1.2:80 in ready 50 % Local 100 %" in text
+    assert re.search(r"10\.244\.2\.2:80 in Cluster: ready, Local: not local .* 50 % Local 0 %", text)
+
+
 def test_a_large_service_shows_those_that_are_out_first() -> None:
     """A page of 5,000 endpoints is cut, and says so."""
     addresses = [f"10.244.{number // 200}.{number % 200 + 1}" for number in range(1000)]
