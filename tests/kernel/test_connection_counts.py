@@ -1,5 +1,6 @@
 """What the daemon counts against what clients counted, while endpoints come and go and rules are written anew."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -62,9 +63,15 @@ def _wait_for_more(count: Callable[[], float], least: float, what: str) -> None:
     wait_until(lambda: count() > least, what)
 
 
-def _is_recent(daemon: DaemonProcess) -> bool:
-    """Whether the kernel was read since this was asked first: a reading is made if the last one is two seconds old."""
-    return daemon.metric(_AGE) < 0.5
+def _read_since(daemon: DaemonProcess, moment_s: float) -> Callable[[], bool]:
+    """Whether the kernel was read since then: asking for metrics has it read if the last reading is two seconds old."""
+
+    def is_read() -> bool:
+        """The age that is told is that of a moment after now."""
+        now_s = time.monotonic()
+        return daemon.metric(_AGE) < now_s - moment_s
+
+    return is_read
 
 
 def _endpoint(address: str) -> str:
@@ -82,12 +89,12 @@ def test_counts_agree_with_what_clients_counted(backend: BackendWish, family: Fa
         with DaemonProcess(lab.node.netns, *arguments) as daemon:
             daemon.wait_in_step()
             wait_until(lambda: daemon.metric(_AGE) > 0, "the first reading")
-            inside = SteadyConnections(lab.pods[0], cluster_ip(family), 80, pause_s=0.002)
-            outside = SteadyConnections(lab.client, balancer_ip(family), 80, pause_s=0.002)
+            inside = SteadyConnections(lab.pods[0], cluster_ip(family), 80, pause_s=0.005)
+            outside = SteadyConnections(lab.client, balancer_ip(family), 80, pause_s=0.005)
             with inside, outside:
                 _change(lab, server, daemon, family, lambda: len(inside.exchanges) + len(outside.exchanges))
             clients = Counter(one.name for one in (*inside.exchanges, *outside.exchanges) if one.name)
-            wait_until(lambda: _is_recent(daemon), "a reading after the last connection")
+            wait_until(_read_since(daemon, time.monotonic()), "a last reading", timeout_s=60)
             rules, by_service = _counted(daemon, _ENDPOINTS), _counted(daemon, _SERVICES)
         by_name = {pod.name: rules[_endpoint(pod.address(family))] for pod in lab.pods}
     total = clients.total()
@@ -97,6 +104,6 @@ def test_counts_agree_with_what_clients_counted(backend: BackendWish, family: Fa
     assert set(by_name) == set(clients)
     for name, count in clients.items():
         assert by_name[name] / rules.total() == pytest.approx(count / total, abs=_MOST_OFF)
-    # The kernel tells about each rule that goes, but for the legacy backend, where it has to be asked just before.
+    # The kernel tells about each rule that goes, but for the legacy backend: there it is asked a moment before.
     lost = {name: count - by_name[name] for name, count in clients.items() if count != by_name[name]}
-    assert lost == {} if backend == "nft" else 0 <= sum(lost.values()) < 0.03 * total
+    assert lost == {} if backend == "nft" else 0 <= sum(lost.values()) < 0.05 * total
