@@ -193,6 +193,7 @@ class Traffic:
             self._idle.set()
 
     async def _read(self, machine: Machine) -> None:
+        began_unix_s, began_s = self._unix_s(), self._monotonic()
         for family, one in self._families.items():
             if family not in self._settled:
                 continue
@@ -204,7 +205,7 @@ class Traffic:
                     one.observe(seen, look)
                 else:
                     one.start(seen)
-        self._read_unix_s, self._read_at_s = self._unix_s(), self._monotonic()
+        self._read_unix_s, self._read_at_s = began_unix_s, began_s
         self._since_unix_s = self._since_unix_s or self._read_unix_s
 
 

@@ -1,5 +1,6 @@
 """What the daemon counts against what clients counted, while endpoints come and go and rules are written anew."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -19,8 +20,11 @@ from kproxy_ipt.testing.steady_traffic import SteadyConnections
 pytestmark = pytest.mark.kernel
 
 _CHANGES = 20
-_BETWEEN = 150
+_BETWEEN = {"nft": 150, "legacy": 400}
+"""Connections between two changes; on legacy what is lost is the time of a write, which must be a small part of it."""
 _MOST_OFF = 0.01
+_IN_PASSING = 3
+"""Packets that may be amidst the rules when these are taken away."""
 _ENDPOINTS = "kproxy_ipt_endpoint_connections_total"
 _SERVICES = "kproxy_ipt_service_connections_total"
 _AGE = "kproxy_ipt_counters_age_seconds"
@@ -43,7 +47,9 @@ def _counted(daemon: DaemonProcess, name: str) -> Counter[str]:
     return found
 
 
-def _change(lab: Lab, server: ApiServer, daemon: DaemonProcess, family: Family, connections: Callable[[], int]) -> None:
+def _change(
+    lab: Lab, server: ApiServer, daemon: DaemonProcess, family: Family, between: int, connections: Callable[[], int]
+) -> None:
     """Twenty syncs, some connections apart: another pod is missing, or another policy holds."""
     services = _services(family)
     next(services)
@@ -55,16 +61,22 @@ def _change(lab: Lab, server: ApiServer, daemon: DaemonProcess, family: Family, 
             pods = [pod for index, pod in enumerate(lab.pods) if index != number % len(lab.pods)]
             server.put(endpoints(open_service(family), family, *pods))
         _wait_for_more(lambda: daemon.metric("kproxy_ipt_syncs_total", outcome="written"), before, f"sync {number}")
-        _wait_for_more(connections, (number + 1) * _BETWEEN, f"connections after sync {number}")
+        _wait_for_more(connections, (number + 1) * between, f"connections after sync {number}")
 
 
 def _wait_for_more(count: Callable[[], float], least: float, what: str) -> None:
     wait_until(lambda: count() > least, what)
 
 
-def _is_recent(daemon: DaemonProcess) -> bool:
-    """Whether the kernel was read since this was asked first: a reading is made if the last one is two seconds old."""
-    return daemon.metric(_AGE) < 0.5
+def _read_since(daemon: DaemonProcess, moment_s: float) -> Callable[[], bool]:
+    """Whether the kernel was read since then: asking for metrics has it read if the last reading is two seconds old."""
+
+    def is_read() -> bool:
+        """The age that is told is that of a moment after now."""
+        now_s = time.monotonic()
+        return daemon.metric(_AGE) < now_s - moment_s
+
+    return is_read
 
 
 def _endpoint(address: str) -> str:
@@ -82,21 +94,32 @@ def test_counts_agree_with_what_clients_counted(backend: BackendWish, family: Fa
         with DaemonProcess(lab.node.netns, *arguments) as daemon:
             daemon.wait_in_step()
             wait_until(lambda: daemon.metric(_AGE) > 0, "the first reading")
-            inside = SteadyConnections(lab.pods[0], cluster_ip(family), 80, pause_s=0.002)
-            outside = SteadyConnections(lab.client, balancer_ip(family), 80, pause_s=0.002)
+            inside = SteadyConnections(lab.pods[0], cluster_ip(family), 80, pause_s=0.005)
+            outside = SteadyConnections(lab.client, balancer_ip(family), 80, pause_s=0.005)
             with inside, outside:
-                _change(lab, server, daemon, family, lambda: len(inside.exchanges) + len(outside.exchanges))
+                _change(
+                    lab,
+                    server,
+                    daemon,
+                    family,
+                    _BETWEEN[backend],
+                    lambda: len(inside.exchanges) + len(outside.exchanges),
+                )
             clients = Counter(one.name for one in (*inside.exchanges, *outside.exchanges) if one.name)
-            wait_until(lambda: _is_recent(daemon), "a reading after the last connection")
+            wait_until(_read_since(daemon, time.monotonic()), "a last reading", timeout_s=60)
             rules, by_service = _counted(daemon, _ENDPOINTS), _counted(daemon, _SERVICES)
         by_name = {pod.name: rules[_endpoint(pod.address(family))] for pod in lab.pods}
     total = clients.total()
 
-    assert total > _CHANGES * _BETWEEN
+    assert total > _CHANGES * _BETWEEN[backend]
     assert rules.total() == by_service.total()
     assert set(by_name) == set(clients)
     for name, count in clients.items():
         assert by_name[name] / rules.total() == pytest.approx(count / total, abs=_MOST_OFF)
-    # The kernel tells about each rule that goes, but for the legacy backend, where it has to be asked just before.
-    lost = {name: count - by_name[name] for name, count in clients.items() if count != by_name[name]}
-    assert lost == {} if backend == "nft" else 0 <= sum(lost.values()) < 0.03 * total
+    # nf_tables tells about each rule that goes, on legacy the kernel is asked a moment before.
+    off = {name: count - by_name[name] for name, count in clients.items() if count != by_name[name]}
+    failures = inside.failures.total() + outside.failures.total()
+    if backend == "nft":
+        assert sum(map(abs, off.values())) <= failures + _IN_PASSING, off
+    else:
+        assert -failures <= sum(off.values()) < 0.05 * total, off
