@@ -26,6 +26,11 @@ need nft nftables
 need ipset ipset
 need gcc gcc
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+if [ -n "$${IMAGE_TOOLS:-}" ]; then
+    need buildah buildah
+    need crun crun
+    need mmdebstrap mmdebstrap
+fi
 need python3 python3
 if command -v python3 >/dev/null; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
@@ -92,16 +97,20 @@ lint: setup ## Check style, types, layers, docstrings, and that what is installe
 check: lint ## What to run before a commit: lint and the tests that need no kernel.
 	@$(BIN)/pytest -q -n 2 -m 'not kernel'
 
-test: lint ## Everything: lint and all tests; kernel tests only as root.
+# The tests of the image build it; who only wants the demo needs nothing for that. They stay in one process (loadgroup),
+# which builds once.
+test coverage: export IMAGE_TOOLS := $(ROOT)
+
+test: lint ## Everything: lint and all tests; kernel tests and those of the image only as root.
 	@if [ -n "$(ROOT)" ]; then
-	    exec $(BIN)/pytest -q -n 2
+	    exec $(BIN)/pytest -q -n 2 --dist loadgroup
 	fi
 	echo "Not root: the kernel tests are left out"
 	$(BIN)/pytest -q -n 2 -m 'not kernel'
 
 coverage: setup ## Line coverage of all tests, programs and daemons that they start included; as root; at least 95 %.
 	@mkdir -p .coverage
-	$(BIN)/pytest -q -n 2 --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -q -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
 
 .venv/.mutation: .venv/.development $(LOCKED)/mutation.txt
 	@echo "Installing what makes mutants into .venv"

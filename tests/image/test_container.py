@@ -124,14 +124,17 @@ def _healthz(lab: Lab) -> int:
     return 0
 
 
-def _wait_until_healthy(container: Container, lab: Lab) -> float:
-    """Seconds until `/healthz` says 200; the log if it never does."""
+def _wait_until_in_step(container: Container, lab: Lab) -> None:
+    """Wait until the rules of both families stand and `/healthz` says 200; show the log if that never happens."""
+
+    def reached() -> bool:
+        return '"in step"' in container.log.read_text() and _healthz(lab) == 200
+
     try:
-        took_s = wait_until(lambda: _healthz(lab) == 200 or not container.is_alive, "healthy", timeout_s=_START_LIMIT_S)
+        wait_until(lambda: reached() or not container.is_alive, "in step", timeout_s=_START_LIMIT_S)
     except TimeoutError as error:
         raise AssertionError(f"{error}\n{container.log.read_text()}") from error
     assert container.is_alive, container.log.read_text()
-    return took_s
 
 
 def _answering(lab: Lab, address: str = _CLUSTER_IP, port: int = 80) -> set[str]:
@@ -161,7 +164,7 @@ def test_container_serves_on_the_backend_of_the_node(
     assert _answering(lab) == set()
     began_s = time.monotonic()
     with start() as container:
-        _wait_until_healthy(container, lab)
+        _wait_until_in_step(container, lab)
         took_s = time.monotonic() - began_s
         status = _status(container)
         assert (status["CapEff"], status["CapBnd"]) == ("0000000000003000",) * 2
@@ -175,7 +178,7 @@ def test_container_serves_on_the_backend_of_the_node(
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
         with capsys.disabled():
-            print(f"\ncontainer on {backend}: healthy after {took_s:.2f} s; {status['VmHWM']}")  # noqa: T201
+            print(f"\ncontainer on {backend}: in step after {took_s:.2f} s; {status['VmHWM']}")  # noqa: T201
         began_s = time.monotonic()
         assert container.stop() == 0, container.log.read_text()
         assert time.monotonic() - began_s < _KUBELET_GRACE_S
@@ -186,7 +189,7 @@ def test_container_serves_on_the_backend_of_the_node(
 def test_a_user_other_than_root_is_enough_on_nft(start: Start, lab: Lab, server: ApiServer) -> None:
     """Where the runtime hands capabilities on to it."""
     with start("--backend=nft", user=_NOBODY) as container:
-        _wait_until_healthy(container, lab)
+        _wait_until_in_step(container, lab)
 
         assert _status(container)["Uid"].split() == [str(_NOBODY)] * 4
         assert _answering(lab) == _BEHIND_WEB
@@ -206,7 +209,7 @@ def test_root_file_system_cannot_be_written_to(start: Start, lab: Lab) -> None:
     )
     script = "; ".join(f"(echo 1 > {place}) 2>/dev/null && echo {place}" for place in places)
     with start() as container:
-        _wait_until_healthy(container, lab)
+        _wait_until_in_step(container, lab)
 
         assert container.run("sh", "-c", f"{script}; true").stdout.split() == ["/run/xtables.lock"]
 
@@ -214,7 +217,7 @@ def test_root_file_system_cannot_be_written_to(start: Start, lab: Lab) -> None:
 def test_name_of_kube_proxy_takes_its_flags(image: Image, start: Start, lab: Lab) -> None:
     """`--version` is answered as kube-proxy answers it, and the program itself has all commands."""
     with start() as container:
-        _wait_until_healthy(container, lab)
+        _wait_until_in_step(container, lab)
 
         assert container.run("/usr/local/bin/kube-proxy", "--version").stdout.startswith("Kubernetes v1.")
         assert "takeover" in container.run(*image.config.entrypoint, "--help").stdout
