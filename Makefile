@@ -97,20 +97,19 @@ lint: setup ## Check style, types, layers, docstrings, and that what is installe
 check: lint ## What to run before a commit: lint and the tests that need no kernel.
 	@$(BIN)/pytest -q -n 2 -m 'not kernel'
 
-# The tests of the image build it; who only wants the demo needs nothing for that. They stay in one process (loadgroup),
-# which builds once.
+# The tests of the image build it; who only wants the demo needs nothing for that.
 test coverage: export IMAGE_TOOLS := $(ROOT)
 
 test: lint ## Everything: lint and all tests; kernel tests and those of the image only as root.
 	@if [ -n "$(ROOT)" ]; then
-	    exec $(BIN)/pytest -q -n 2 --dist loadgroup
+	    exec $(BIN)/pytest -q -n 2
 	fi
 	echo "Not root: the kernel tests are left out"
 	$(BIN)/pytest -q -n 2 -m 'not kernel'
 
 coverage: setup ## Line coverage of all tests, programs and daemons that they start included; as root; at least 95 %.
 	@mkdir -p .coverage
-	$(BIN)/pytest -q -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -q -n 2 --cov --cov-report=term --cov-fail-under=95
 
 .venv/.mutation: .venv/.development $(LOCKED)/mutation.txt
 	@echo "Installing what makes mutants into .venv"
@@ -154,7 +153,7 @@ audit: .venv/.audit ## Ask for known vulnerabilities of everything that is locke
 	@$(BIN)/python .ci/dependencies.py --audit $(OPTIONS)
 
 # The date of the last commit, so that the same source and packages make the same image.
-image: ## Build the container image with buildah, podman or docker. BUILDER="podman --remote", OPTIONS="--build-arg BASE=...".
+image: ## Build the container image with buildah, podman or docker. BUILDER=docker takes that one.
 	@version="$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
 	builder="$(BUILDER)"
 	for known in buildah podman docker; do

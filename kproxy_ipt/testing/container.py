@@ -50,7 +50,7 @@ class _VolumeMount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """What is read of a container in a pod's manifest; `privileged` and `drop` other than ALL are not known here."""
+    """What is read of a container in a pod's manifest."""
 
     command: list[str]
     security_context: _SecurityContext
@@ -140,40 +140,43 @@ class Container:
             arguments: Added to the command line.
             user: In the place of the manifest's; one other than root gets the capabilities as ambient ones, which a
                 kubelet cannot do.
+
+        Raises:
+            ValueError: The manifest asks for privileges that are not known here.
         """
         self.log = folder / "log"
         self._name = f"kpt-{secrets.token_hex(4)}"
-        self._folder = folder
+        self._bundle = folder / "bundle"
         self._command = [*_CRUN, "--root", str(folder / "state")]
         self._process: subprocess.Popen[bytes] | None = None
+        context = manifest.security_context
+        if context.privileged or context.capabilities.drop != ["ALL"]:
+            raise ValueError("only a container that drops all capabilities and is not privileged is known here")
         words = [re.sub(r"\$\((\w+)\)", lambda name: environment[name[1]], word) for word in manifest.command]
-        (folder / "bundle").mkdir()
-        subprocess.run(["crun", "spec"], cwd=folder / "bundle", check=True, timeout=_PATIENCE_S)
-        file = folder / "bundle" / "config.json"
+        self._bundle.mkdir()
+        subprocess.run(["crun", "spec"], cwd=self._bundle, check=True, timeout=_PATIENCE_S)
+        file = self._bundle / "config.json"
         spec = json.loads(file.read_bytes())
         spec["process"] |= {
             "terminal": False,
             "args": [*words, *arguments],
             "env": [f"{name}={value}" for name, value in environment.items()],
-            "user": {"uid": user if user is not None else manifest.security_context.run_as_user, "gid": 0},
+            "user": {"uid": context.run_as_user if user is None else user, "gid": 0},
             "capabilities": _capability_sets(manifest.capabilities, ambient=bool(user)),
-            "noNewPrivileges": not manifest.security_context.allow_privilege_escalation,
+            "noNewPrivileges": not context.allow_privilege_escalation,
             "rlimits": [],
         }
-        spec["root"] = {"path": str(rootfs), "readonly": manifest.security_context.read_only_root_filesystem}
+        spec["root"] = {"path": str(rootfs), "readonly": context.read_only_root_filesystem}
         spec["mounts"] = [mount for mount in spec["mounts"] if mount["destination"] not in _DISCARDED_MOUNTS]
-        spec["mounts"] += [
-            _bind(volumes[mount.name], mount) for mount in manifest.volume_mounts if mount.name in volumes
-        ]
+        spec["mounts"] += [_bind(volumes[mount.name], mount) for mount in manifest.volume_mounts]
         spec["linux"]["seccomp"] = runtime_default_seccomp(manifest.capabilities)
-        for namespace in spec["linux"]["namespaces"]:
-            if namespace["type"] == "network":
-                namespace["path"] = f"/run/netns/{netns}"
+        (network,) = (found for found in spec["linux"]["namespaces"] if found["type"] == "network")
+        network["path"] = f"/run/netns/{netns}"
         file.write_text(json.dumps(spec))
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
-            command = [*self._command, "run", "--bundle", str(self._folder / "bundle"), self._name]
+            command = [*self._command, "run", "--bundle", str(self._bundle), self._name]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return self
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-PROGRAMS = ("buildah", "crun", "git", "make", "mmdebstrap")
+PROGRAMS = ("buildah", "crun", "make", "mmdebstrap")
 """What is needed, here and by `testing/container.py`."""
 
 _LIMIT_S = 900.0

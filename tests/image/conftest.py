@@ -1,4 +1,8 @@
-"""The image, built once, and a node on which its container runs."""
+"""
+The image, built once in each process of tests.
+
+Neighbours are handed to one process in large pieces, so that in a run of all tests one of them builds, as a rule.
+"""
 
 import shutil
 from collections.abc import Iterator

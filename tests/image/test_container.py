@@ -20,7 +20,7 @@ from kproxy_ipt.testing.lab import Lab
 from kproxy_ipt.testing.probe_netns import probe_netns
 from kproxy_ipt.testing.topology import CLUSTER_CIDRS
 
-pytestmark = [pytest.mark.kernel, pytest.mark.image, pytest.mark.xdist_group("image")]
+pytestmark = [pytest.mark.kernel, pytest.mark.image]
 
 _ROOT = Path(__file__).parents[2]
 _TOKEN, _ACCOUNT = "of-the-pod", "system:serviceaccount:kube-system:kube-proxy"
@@ -195,6 +195,18 @@ def test_a_user_other_than_root_is_enough_on_nft(start: Start, lab: Lab, server:
         assert _answering(lab) == _BEHIND_WEB
         assert container.stop() == 0
     assert server.requests
+
+
+def test_legacy_tables_can_be_read_without_a_program(start: Start, lab: Lab) -> None:
+    """The library that does it finds what it loads at run time: libiptc, and the extensions of Debian's iptables."""
+    lab.node.run("iptables-legacy", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
+    script = "from kproxy_ipt.addresses import Family; from kproxy_ipt.kernel.libiptc import save_text"
+    with start() as container:
+        _wait_until_in_step(container, lab)
+
+        done = container.run("/opt/kproxy-ipt/bin/python", "-c", f"{script}; print(save_text(Family.IPV4, ['nat']))")
+
+        assert '--comment "demo/web:http cluster IP"' in done.stdout, done.stderr
 
 
 def test_root_file_system_cannot_be_written_to(start: Start, lab: Lab) -> None:
