@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help system browser setup demo test lint check coverage mutation bench soak lock audit clean
+.PHONY: help system browser setup demo test lint check coverage mutation bench soak lock audit image clean
 
 # The programs of iptables stand in folders that ordinary users do not have on their path.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -27,6 +27,11 @@ need ipset ipset
 need gcc gcc
 need kubectl kubernetes-client
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+if [ -n "$${IMAGE_TOOLS:-}" ]; then
+    need buildah buildah
+    need crun crun
+    need mmdebstrap mmdebstrap
+fi
 need python3 python3
 if command -v python3 >/dev/null; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
@@ -103,7 +108,10 @@ lint: setup ## Check style, types, layers, docstrings, and that what is installe
 check: lint ## What to run before a commit: lint and the tests that need no kernel.
 	@$(BIN)/pytest -q -n 2 -m 'not kernel'
 
-test: lint browser ## Everything: lint and all tests; kernel tests only as root.
+# The tests of the image build it; who only wants the demo needs nothing for that.
+test coverage: export IMAGE_TOOLS := $(ROOT)
+
+test: lint browser ## Everything: lint and all tests; kernel tests and those of the image only as root.
 	@if [ -n "$(ROOT)" ]; then
 	    exec $(BIN)/pytest -q -n 2
 	fi
@@ -156,6 +164,20 @@ lock: .venv/.audit ## Write .ci/locked anew from pyproject.toml; versions that s
 
 audit: .venv/.audit ## Ask for known vulnerabilities of everything that is locked. OPTIONS="--service osv" asks another service.
 	@$(BIN)/python .ci/dependencies.py --audit $(OPTIONS)
+
+# The date of the last commit, so that the same source and packages make the same image.
+image: ## Build the container image with buildah, podman or docker. BUILDER=docker takes that one.
+	@version="$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
+	builder="$(BUILDER)"
+	for known in buildah podman docker; do
+	    [ -n "$$builder" ] || ! command -v $$known >/dev/null || builder=$$known
+	done
+	[ -n "$$builder" ] || { echo "buildah, podman or docker is needed to build an image" >&2; exit 1; }
+	export SOURCE_DATE_EPOCH="$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || date +%s)}"
+	dated="--timestamp $$SOURCE_DATE_EPOCH"
+	case "$$builder" in docker*) dated="--build-arg SOURCE_DATE_EPOCH" ;; esac
+	$$builder build --file manifests/image/Containerfile --tag "kproxy-ipt:$$version" --build-arg "VERSION=$$version" \
+	    $$dated $(OPTIONS) .
 
 clean: ## Remove what builds and tools leave behind, the virtual environment too.
 	@rm -rf .venv build dist ./*.egg-info .coverage mutants

@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_TARGETS = ("setup", "demo", "test", "lint", "check", "coverage", "mutation", "bench", "lock", "audit", "clean")
+_TARGETS = (
+    "setup",
+    "demo",
+    "test",
+    "lint",
+    "check",
+    "coverage",
+    "mutation",
+    "bench",
+    "lock",
+    "audit",
+    "image",
+    "clean",
+)
 
 
 def _make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,6 +64,19 @@ def test_old_python_is_refused_with_its_version(tmp_path: Path) -> None:
 
     assert done.returncode != 0
     assert "Python 3.11 or newer is needed; python3 on the path is Python 3.9.1" in done.stderr
+
+
+@pytest.mark.parametrize(("target", "asked"), [("test", True), ("coverage", True), ("demo", False), ("setup", False)])
+def test_tools_of_the_image_are_installed_where_it_is_built(target: str, asked: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """The tests build it; the demo and the set-up of a checkout need no container tools."""
+    installer = tmp_path / "apt-get"
+    installer.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    installer.chmod(0o755)
+    looked_at = "MISSING_PACKAGES=echo tools-$${IMAGE_TOOLS:-none}"
+    done = _make(target, "ROOT=0", looked_at, PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+    assert done.returncode != 0
+    assert f"Installing tools-{'0' if asked else 'none'}\n" in done.stdout
 
 
 def test_missing_programs_are_named_where_they_cannot_be_installed() -> None:

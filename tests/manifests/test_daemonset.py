@@ -110,9 +110,9 @@ def test_restart_comes_too_late_for_a_back_off(container: Mapping[str, Any]) -> 
     assert unhealthy_after_s + (probe["failureThreshold"] - 1) * probe["periodSeconds"] > 600
 
 
-def test_resources_are_asked_for_and_cpu_is_not_limited(container: Mapping[str, Any]) -> None:
-    """A CPU limit would make rules late on a busy node."""
-    assert container["resources"] == {"requests": {"cpu": "50m", "memory": "128Mi"}}
+def test_resources_are_asked_for_and_not_limited(container: Mapping[str, Any]) -> None:
+    """A CPU limit would make rules late on a busy node, one on memory would end the daemon of a large cluster."""
+    assert container["resources"] == {"requests": {"cpu": "50m", "memory": "160Mi"}}
 
 
 def test_image_is_this_version_from_no_certain_registry(container: Mapping[str, Any]) -> None:

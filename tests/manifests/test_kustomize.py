@@ -1,5 +1,6 @@
 """Base and overlays are complete, and kustomize (where kubectl is installed) makes of them what it should."""
 
+import copy
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-_FOLDERS = ("base", "overlays/kubeadm-fresh", "overlays/kubeadm-replace")
+_FOLDERS = ("base", "components/cluster", "overlays/kubeadm-fresh", "overlays/kubeadm-replace", "overlays/lab")
+_ON_THE_BASE = {"overlays/kubeadm-fresh", "overlays/lab"}
 _SERVER = "https://192.0.2.10:6443"
 _POD_SUBNETS = "10.244.0.0/16,fd00:10:244::/48"
 _FILLED = {"kubeconfig.conf": f'server: "{_SERVER}"', "config.conf": f'clusterCIDR: "{_POD_SUBNETS}"'}
@@ -34,14 +36,14 @@ def _build(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def filled(manifests: Path, tmp_path: Path) -> Path:
     """A copy of the manifests in which somebody filled in the two values of a fresh cluster."""
-    copy = tmp_path / "manifests"
-    shutil.copytree(manifests, copy)
-    cluster = copy / "overlays/kubeadm-fresh/cluster.yaml"
+    own = tmp_path / "manifests"
+    shutil.copytree(manifests, own)
+    cluster = own / "overlays/kubeadm-fresh/cluster.yaml"
     text = cluster.read_text(encoding="utf-8")
     assert text.count("https://CONTROL-PLANE-ENDPOINT:6443") == text.count("POD-SUBNET") == 1
     text = text.replace("https://CONTROL-PLANE-ENDPOINT:6443", _SERVER).replace("POD-SUBNET", _POD_SUBNETS)
     cluster.write_text(text, encoding="utf-8")
-    return copy
+    return own
 
 
 @pytest.mark.parametrize("name", _FOLDERS)
@@ -49,21 +51,22 @@ def test_kustomization_lists_every_file_and_nothing_else(manifests: Path, name: 
     """No resource is missing, and no file of the folder is forgotten."""
     folder = manifests / name
     kustomization = _kustomization(folder)
-    listed = {(folder / resource).resolve() for resource in kustomization["resources"]}
-    files = {path.resolve() for path in folder.iterdir() if path.name != "kustomization.yaml"}
+    resources = {(folder / resource).resolve() for resource in kustomization.get("resources", ())}
+    listed = resources | {(folder / patch["path"]).resolve() for patch in kustomization.get("patches", ())}
+    files = {path.resolve() for path in folder.iterdir() if path.name not in {"kustomization.yaml", "kind.yaml"}}
+    component = kustomization["kind"] == "Component"
 
-    assert set(kustomization) <= {"apiVersion", "kind", "resources", "replacements"}
-    assert (kustomization["apiVersion"], kustomization["kind"]) == (
-        "kustomize.config.k8s.io/v1beta1",
-        "Kustomization",
-    )
-    assert listed == files | ({(manifests / "base").resolve()} if name == "overlays/kubeadm-fresh" else set())
+    assert set(kustomization) <= {"apiVersion", "kind", "resources", "components", "patches", "replacements"}
+    assert kustomization["apiVersion"] == f"kustomize.config.k8s.io/{'v1alpha1' if component else 'v1beta1'}"
+    assert component == (name == "components/cluster")
+    assert listed == files | ({(manifests / "base").resolve()} if name in _ON_THE_BASE else set())
+    assert kustomization.get("components") == (["../../components/cluster"] if name in _ON_THE_BASE else None)
 
 
 def test_replacements_hit_the_two_values_of_a_cluster(base: Mapping[str, Any], manifests: Path) -> None:
     """Counting quotation marks, each ends up at its field: the server, the range of the pods."""
     hit = {}
-    for replacement in _kustomization(manifests / "overlays/kubeadm-fresh")["replacements"]:
+    for replacement in _kustomization(manifests / "components/cluster")["replacements"]:
         ((target,), source) = replacement["targets"], replacement["source"]
         (path,) = target["fieldPaths"]
         key = path.removeprefix("data.[").removesuffix("]")
@@ -103,6 +106,31 @@ def test_fresh_cluster_differs_from_the_base_in_two_values(base: Mapping[str, An
     assert len(built) == len(base)
     assert by_kind["ConfigMap"]["data"] == expected != base["ConfigMap"]["data"]
     assert {**by_kind, "ConfigMap": base["ConfigMap"]} == base
+
+
+@needs_kubectl
+def test_lab_differs_from_the_base_in_what_a_lab_wants(base: Mapping[str, Any], manifests: Path) -> None:
+    """The two values are those of kind; the pod says more, has a limit of memory, and never fetches its image."""
+    by_kind = {document["kind"]: document for document in _build(manifests / "overlays/lab")}
+    expected = copy.deepcopy(dict(base))
+    (container,) = expected["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    container |= {"imagePullPolicy": "Never", "args": ["-v=2"]}
+    container["resources"]["limits"] = {"memory": "512Mi"}
+    config, kubeconfig = (by_kind["ConfigMap"]["data"][key] for key in ("config.conf", "kubeconfig.conf"))
+
+    assert by_kind | {"ConfigMap": base["ConfigMap"]} == expected
+    assert yaml.safe_load(kubeconfig)["clusters"][0]["cluster"]["server"] == "https://kind-control-plane:6443"
+    assert yaml.safe_load(config)["clusterCIDR"] == "10.244.0.0/16"
+
+
+def test_cluster_of_kind_has_no_proxy_and_the_pods_of_the_lab(manifests: Path) -> None:
+    """Its range of pods is what the overlay fills in; its name is the default, which is in that of the server."""
+    cluster = yaml.safe_load((manifests / "overlays/lab/kind.yaml").read_text(encoding="utf-8"))
+    filled = yaml.safe_load((manifests / "overlays/lab/cluster.yaml").read_text(encoding="utf-8"))["data"]
+
+    assert cluster["networking"] == {"kubeProxyMode": "none", "podSubnet": filled["clusterCIDR"]}
+    assert "name" not in cluster
+    assert filled["server"] == "https://kind-control-plane:6443"
 
 
 @needs_kubectl
