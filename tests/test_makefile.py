@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_TARGETS = ("setup", "demo", "test", "lint", "check", "coverage", "mutation", "bench", "lock", "audit", "clean")
+_TARGETS = (
+    *("setup", "demo", "test", "lint", "check", "coverage", "mutation", "bench", "docs", "shipped", "dist"),
+    *("lock", "audit", "clean"),
+)
 
 
 def _make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
