@@ -1,8 +1,12 @@
 """
+What the site needs beyond its pages.
+
 Pages link to files of the project that are no pages: examples, the changelog. The site gets a copy of each.
 
 A link that leads out of `docs/` works where the project's folder is read as it is; in the site such a file stands
 beside the pages, under its path in the project.
+
+Help texts keep the lines of examples and tables, which Markdown would join.
 """
 
 import posixpath
@@ -15,6 +19,7 @@ from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
+_KEPT_LINES = re.compile(r"<p>([^<\n]*)\n(  (?:.(?!</p>)|\n)*.)</p>")
 _ALWAYS = ("CHANGELOG.md",)
 """In the navigation, linked to or not."""
 
@@ -46,3 +51,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return match[1] + (posixpath.relpath(path, here) if known else match[2])
 
     return _LINK.sub(inside, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Set lines of help texts that are indented as they stand there."""
+    if page.file.src_uri != "command-reference.md":
+        return html
+    return _KEPT_LINES.sub(r"<p>\1</p><pre><code>\2</code></pre>", html)
