@@ -24,7 +24,7 @@ import kproxy_ipt
 for name in kproxy_ipt.__all__:
     getattr(kproxy_ipt, name)
 """
-_VERSION = re.compile(r"kproxy-ipt:(\d+\.\d+\.\d+[\w.-]*)")
+_VERSION = re.compile(r"(?:kproxy-ipt:|--branch v)(\d+\.\d+\.\d+[\w.-]*)")
 
 
 @pytest.fixture(scope="module")
