@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help system browser setup demo test lint check coverage mutation bench soak lock audit image clean
+.PHONY: help system browser setup demo test lint check coverage mutation bench soak docs shipped dist lock audit image clean
 
 # The programs of iptables stand in folders that ordinary users do not have on their path.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -82,9 +82,9 @@ browser: setup
 	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@
 
-.venv/.development: .venv/.package $(LOCKED)/dev.txt
+.venv/.development: .venv/.package $(LOCKED)/dev.txt $(LOCKED)/docs.txt
 	@echo "Installing the development tools into .venv"
-	$(INSTALL) --requirement $(LOCKED)/dev.txt
+	$(INSTALL) --requirement $(LOCKED)/dev.txt --requirement $(LOCKED)/docs.txt
 	touch $@
 
 setup: .venv/.development ## Install system packages (as root), the package and the development tools.
@@ -146,6 +146,20 @@ soak: setup ## Half an hour of chance: changes under traffic, generated worlds, 
 	for part in churn worlds faults; do $(BIN)/python bench/soak_$$part.py || failed+=($$part); done
 	if [ $${#failed[@]} -gt 0 ]; then echo "Not as promised: $${failed[*]}" >&2; exit 1; fi
 
+# The theme prints an advertisement for its successor otherwise.
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: setup ## Build the documentation as a site in build/site; a link that leads nowhere is an error.
+	@$(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	echo "build/site/index.html"
+
+shipped: setup ## Write manual page and completions anew, from the command line.
+	@$(BIN)/python .ci/shipped.py
+
+dist: setup ## Build wheel and sdist into dist/ and look at what they say of themselves.
+	@rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 .venv/.audit: .venv/.development $(LOCKED)/audit.txt
 	@echo "Installing what resolves and audits dependencies into .venv"
 	$(INSTALL) --requirement $(LOCKED)/audit.txt
@@ -157,7 +171,7 @@ lock: .venv/.audit ## Write .ci/locked anew from pyproject.toml; versions that s
 	resolve+=" --no-emit-index-url $(OPTIONS)"
 	$$resolve --output-file $(LOCKED)/project.txt pyproject.toml
 	agreed="--constraint $(LOCKED)/project.txt"
-	for group in build dev mutation bench audit; do
+	for group in build dev mutation bench audit docs; do
 	    $$resolve $$agreed --output-file $(LOCKED)/$$group.txt --group $$group
 	    agreed+=" --constraint $(LOCKED)/$$group.txt"
 	done
@@ -167,7 +181,7 @@ audit: .venv/.audit ## Ask for known vulnerabilities of everything that is locke
 
 # The date of the last commit, so that the same source and packages make the same image.
 image: ## Build the container image with buildah, podman or docker. BUILDER=docker takes that one.
-	@version="$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
+	@version="$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' kproxy_ipt/__init__.py)"
 	builder="$(BUILDER)"
 	for known in buildah podman docker; do
 	    [ -n "$$builder" ] || ! command -v $$known >/dev/null || builder=$$known

@@ -26,7 +26,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-_ALWAYS = ("build", "project", "dev")
+_ALWAYS = ("build", "project", "dev", "docs")
 """Files that `make setup` installs; the others come with the targets that need them."""
 _PYTHON = "Programming Language :: Python :: "
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")

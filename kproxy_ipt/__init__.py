@@ -2,7 +2,7 @@
 kproxy-ipt: Kubernetes Services and EndpointSlices become iptables rules.
 
 The names below are the library's public ones; they are imported when they are first used, so that `import kproxy_ipt`
-costs next to nothing. From objects to rules, with no kernel and no cluster::
+costs next to nothing. From objects to rules, with no kernel and no cluster:
 
     >>> from kproxy_ipt import Config, Family, MachineFacts, build_ruleset, node_facts, read_paths, render_save
     >>> from kproxy_ipt import take_snapshot
@@ -14,7 +14,7 @@ costs next to nothing. From objects to rules, with no kernel and no cluster::
     >>> print(render_save(desired.ruleset).splitlines()[0])
     *filter
 
-Into a network namespace and out of it again (as root)::
+Into a network namespace and out of it again (as root):
 
     report = sync_once(lambda: objects, Config(), "n1", Target(netns="lab"))
     assert report.error is None

@@ -13,6 +13,7 @@ The rules, for README.md and docs/*.md:
   `kproxy-ipt` is the one of this environment, and HOME is the temporary folder.
 - A command may fail; who wants to show that adds `|| echo "exit code $?"`.
 - Commands of `_RUN_BY_CI` are not run. What follows a blank and `#` is a comment.
+- A picture that a command writes is the one of that name in `docs/pictures`.
 - A block fenced as ```sh is not run, but bash must be able to parse it. No other fence looks like commands: a block
   without a word is a drawing, and has no line that begins with `$ `.
 """
@@ -30,6 +31,9 @@ import pytest
 
 _ROOT = Path(__file__).parents[1]
 _PAGES = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md")])
+_PICTURES = _ROOT / "docs" / "pictures"
+_MEASURED = frozenset({"full-sync.svg", "new-flows.svg", "one-endpoint.svg"})
+"""Pictures that `make bench` draws."""
 _RUN_BY_CI = frozenset({"make demo", "make test"})
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -106,6 +110,8 @@ def test_commands_print_what_stands_there(page: Path, tmp_path: Path) -> None:
     for command, text in zip(commands, printed, strict=True):
         shown = f"$ {command.text}\n--- expected\n{command.expected}\n--- printed\n{text}"
         assert _pattern(command.expected).fullmatch(_trimmed(text, command.expected)), shown
+    for picture in folder.glob("*.svg"):
+        assert picture.read_text(encoding="utf-8") == (_PICTURES / picture.name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
@@ -136,6 +142,15 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = _LINK.findall(page.read_text(encoding="utf-8"))
 
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_picture_of_chains_is_written_by_a_command() -> None:
+    """So it is compared with what the program draws today."""
+    commands = " ".join(command.text for page in _PAGES for command in _commands(page))
+    pictures = {path.name for path in _PICTURES.iterdir()} - _MEASURED
+
+    assert len(pictures) >= 5
+    assert {name for name in pictures if f"--write {name}" not in commands} == set()
 
 
 def test_the_commands_are_found() -> None:

@@ -8,18 +8,8 @@ import pytest
 
 _ROOT = Path(__file__).parents[1]
 _TARGETS = (
-    "setup",
-    "demo",
-    "test",
-    "lint",
-    "check",
-    "coverage",
-    "mutation",
-    "bench",
-    "lock",
-    "audit",
-    "image",
-    "clean",
+    *("setup", "demo", "test", "lint", "check", "coverage", "mutation", "bench", "docs", "shipped", "dist"),
+    *("lock", "audit", "image", "clean"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The page about known troubles names tests that exist."""
+"""Pages that promise something name tests that exist, and figures that were measured."""
 
 import re
 from pathlib import Path
@@ -18,3 +18,19 @@ def test_every_named_test_exists() -> None:
 
     assert len(named) > 50
     assert named <= known
+
+
+def test_figures_in_the_table_of_modes_were_measured() -> None:
+    """New flows with 20,000 Services, by backend and form: those of the page about performance, in microseconds."""
+    docs = _ROOT / "docs"
+    rows = re.findall(
+        r"^\| (\w+) \| ([\w ,]+) \| 20,000 \| ([\d.]+) \|", (docs / "performance.md").read_text(), re.MULTILINE
+    )
+    measured = {(backend, form): median for backend, form, median in rows[:5]}
+    [told] = re.findall(
+        r"^\| A new connection meets .*$", (docs / "compared-with-kube-proxy.md").read_text(), re.MULTILINE
+    )
+
+    assert f"{measured['nftables', 'nftables map, by hand']} us" in told
+    assert f"{measured['legacy', 'tree']} us on legacy and {measured['nft', 'tree']} us on nft" in told
+    assert f"{measured['legacy', 'linear']} and {measured['nft', 'linear']} us" in told

@@ -1,15 +1,13 @@
 """The DaemonSet, fact by fact: where it has to be kubeadm's, and where it is better."""
 
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kproxy_ipt
 from kproxy_ipt.config.model import Config
 
-_ROOT = Path(__file__).parents[2]
 _KUBEADM_LABELS = {"k8s-app": "kube-proxy"}
 
 
@@ -117,7 +115,5 @@ def test_resources_are_asked_for_and_not_limited(container: Mapping[str, Any]) -
 
 def test_image_is_this_version_from_no_certain_registry(container: Mapping[str, Any]) -> None:
     """The image is named by the project's version, and is not fetched where the node has it."""
-    version = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-
-    assert container["image"] == f"kproxy-ipt:{version}"
+    assert container["image"] == f"kproxy-ipt:{kproxy_ipt.__version__}"
     assert container["imagePullPolicy"] == "IfNotPresent"
