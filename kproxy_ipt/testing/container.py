@@ -182,7 +182,8 @@ class Container:
 
     def __exit__(self, *_: object) -> None:
         """Kill it if it still runs."""
-        subprocess.run([*self._command, "delete", "--force", self._name], check=False, capture_output=True)
+        command = [*self._command, "delete", "--force", self._name]
+        subprocess.run(command, check=False, capture_output=True, timeout=_PATIENCE_S)
         if self._process is not None:
             self._process.kill()
             self._process.wait(_PATIENCE_S)
@@ -195,7 +196,8 @@ class Container:
     @property
     def process_id(self) -> int:
         """Of the first process, as seen from outside."""
-        state = subprocess.run([*self._command, "state", self._name], check=True, capture_output=True)
+        command = [*self._command, "state", self._name]
+        state = subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_S)
         return int(json.loads(state.stdout)["pid"])
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":

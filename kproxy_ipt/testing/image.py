@@ -79,7 +79,7 @@ def built_image(root: Path, folder: Path) -> Iterator[Image]:
     try:
         yield _build(root, folder, builder)
     finally:
-        subprocess.run([*builder, "rm", "--all"], capture_output=True, check=False, timeout=60)
+        subprocess.run([*builder, "rm", "--all"], capture_output=True, check=False, timeout=_LIMIT_S)
         shutil.rmtree(folder)
 
 
