@@ -1,6 +1,7 @@
 """Everything that belongs to one family in the daemon: its thread, its sync, its loop, what it tells others."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -162,6 +163,7 @@ def _departures(family: Family, traffic: Traffic, log: Log) -> LegacyDepartures:
     loop = asyncio.get_running_loop()
 
     def tell(ended: Sequence[EndedRule]) -> None:
-        loop.call_soon_threadsafe(traffic.all_ended, ended)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
+            loop.call_soon_threadsafe(traffic.all_ended, ended)
 
     return LegacyDepartures(family, tell, lambda: traffic.has_started(family), log)

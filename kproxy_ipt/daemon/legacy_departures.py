@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.log import Log
-from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.legacy_counters import chain_counters, table_octets
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.ruleset.counted import REFUSAL_MARKS, scan_counters
@@ -57,8 +56,8 @@ class LegacyDepartures:
         if self._is_wanted():
             try:
                 ended += self._read(plan, lines_of)
-            except KernelError as error:
-                self._log.warning("departing counters", family=self._family, error=str(error), now="sums lack them")
+            except Exception as error:  # noqa: BLE001 - no bug here may keep rules from being written
+                self._log.warning("departing counters", family=self._family, error=repr(error), now="sums lack them")
         return lambda: self._tell(ended)
 
     def _read(self, plan: Plan, lines_of: LinesOf) -> Iterator[EndedRule]:

@@ -183,10 +183,11 @@ class Traffic:
         try:
             await self._read(self._machine)
             self._problem = ""
-        except KernelError as error:
+        except Exception as error:  # noqa: BLE001 - a bug of counting must not take rules from a node
+            problem = str(error) if isinstance(error, KernelError) else repr(error)
             if not self._problem:
-                self._log.warning("counters", error=str(error), now="connections are those of the last reading")
-            self._problem = str(error)
+                self._log.warning("counters", error=problem, now="connections are those of the last reading")
+            self._problem = problem
         finally:
             ended_s = self._monotonic()
             self._next_s = ended_s + _SHARE * (ended_s - began_s)

@@ -63,7 +63,9 @@ class FamilyTraffic:
             present = dict(chain for state in states for chain in _chain_keys(state))
             former = dict(chain for state in self._states.pop(name, ()) for chain in _chain_keys(state))
             gone = self._gone.pop(name, {})
-            gone.update((self._keys.pop(chain), None) for chain in former.keys() - present.keys())
+            for chain in former.keys() - present.keys():
+                gone[former[chain]] = None
+                self._keys.pop(chain, None)
             if states:
                 self._states[name] = states
                 self._keep_gone(name, {key: None for key in gone if key not in present.values()})
