@@ -125,6 +125,7 @@ class FamilySync:
         self._machine = machine
         self._log = log
         self._has_synced = False
+        self._is_repair_due = False
 
     def run(self, request: SyncRequest, process_ids: set[int]) -> SyncOutcome:
         """
@@ -139,7 +140,8 @@ class FamilySync:
         if request.options is not None:
             self.rules.set_options(request.options)
         self.rules.update(request.changes)
-        is_drift = self._has_synced and not (request.changes or request.retry or self.rules.needs_full)
+        has_news = bool(request.changes or request.retry)
+        is_drift = self._has_synced and not has_news and (self._is_repair_due or not self.rules.needs_full)
         self.rules.release(request.retry)
         is_full = bool(request.reason) or self.rules.needs_full
         former: list[str] = []
@@ -148,7 +150,9 @@ class FamilySync:
             writer.write(is_full=is_full)
         except KproxyError as error:
             outcome = SyncOutcome(full=is_full or isinstance(error, RestoreError), error=error)
+            self._is_repair_due = is_drift
         else:
+            self._is_repair_due = False
             self._remember_flows(request, former)
             self._has_synced = True
             outcome = _sum_of(writer.taken)
@@ -166,8 +170,9 @@ class FamilySync:
 
         def apply(plan: Plan, actual: SavedTables, is_full: bool) -> SyncOutcome:  # noqa: FBT001 - a step's form
             nonlocal is_first
-            may_be_drift, is_first = is_first and is_drift, False
-            outcome = self._apply(plan, actual, is_full=is_full, is_drift=may_be_drift)
+            # A run that was refused, since others were still writing, repaired nothing; the next one does.
+            outcome = self._apply(plan, actual, is_full=is_full, is_drift=is_first and is_drift)
+            is_first = False
             if not self._has_synced:
                 former.extend(leaving_lines(plan, actual))
             return outcome

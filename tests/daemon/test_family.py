@@ -146,6 +146,31 @@ def test_comparison_with_a_change_calls_nothing_drift(synced: Synced) -> None:
     assert synced.sync("somebody else").repaired == ()
 
 
+def test_repair_that_succeeds_in_the_end_is_one(synced: Synced) -> None:
+    """Others were still writing when it was tried first: a failure hides nothing."""
+    synced.sync()
+    synced.machine.kernels[V4].restore("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
+    synced.machine.broken = KernelError("busy")
+    failed = synced.sync("somebody else")
+    synced.machine.broken = None
+
+    assert (failed.repaired, synced.sync("somebody else").repaired) == ((), (("nat", "KUBE-SERVICES"),))
+
+
+def test_repair_that_is_refused_at_first_is_one(synced: Synced, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain was deleted between reading and writing: the second run of the same sync repairs."""
+    synced.sync()
+    synced.machine.kernels[V4].restore("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
+    answers = ["\nline 3: RULE_APPEND failed (No such file or directory): rule in chain KUBE-SERVICES"]
+    restore = synced.machine._restore
+    monkeypatch.setattr(
+        synced.machine, "_restore", lambda kernel, text: answers.pop() if answers else restore(kernel, text)
+    )
+    outcome = synced.sync("somebody else")
+
+    assert (outcome.error, outcome.repaired) == (None, (("nat", "KUBE-SERVICES"),))
+
+
 def test_refused_service_is_set_aside_and_others_are_written(synced: Synced) -> None:
     """In the same run; the reason names the Service and the rule."""
     synced.machine.refused = {"10.244.66.6"}
