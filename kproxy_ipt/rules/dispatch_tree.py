@@ -113,14 +113,18 @@ class Regrowth(NamedTuple, Generic[T]):
 
 def dispatch_key(rule: Rule, family: Family, *, ports_first: bool) -> str:
     """
-    The key of a rule of a shared chain, which asks for one destination port.
+    The key of a rule of a shared chain.
 
-    Rules that one packet can match have the same key, or one's key begins with the other's.
+    Rules that one packet can match have the same key, or one's key begins with the other's. A rule that was read from a
+    kernel may be of any form.
     """
     ports = next(
-        f"{_LETTERS[match.protocol]}{match.destination[0]:04x}"
-        for match in rule.matches
-        if isinstance(match, PortMatch) and match.destination
+        (
+            f"{_LETTERS[match.protocol]}{match.destination[0]:04x}"
+            for match in rule.matches
+            if isinstance(match, PortMatch) and match.destination
+        ),
+        "",
     )
     host = rule.destination.removesuffix(f"/{family.bits}")
     digits = f"{int(_ADDRESS_TYPES[family](host)):0{family.bits // 4}x}" if host != rule.destination else ""

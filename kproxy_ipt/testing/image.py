@@ -104,8 +104,8 @@ def _build(root: Path, folder: Path, builder: Sequence[str]) -> Image:
 
 
 def project_version(root: Path) -> str:
-    """The version in `pyproject.toml`."""
-    return _only(r'^version = "(.+)"$', root / "pyproject.toml")
+    """The version of the package in a checkout."""
+    return _only(r'^__version__ = "(.+)"$', root / "kproxy_ipt/__init__.py")
 
 
 def _base_name(root: Path) -> str:

@@ -90,7 +90,8 @@ def test_interrupt_ends_in_130_without_a_traceback(tmp_path: Path) -> None:
     """Ctrl-C while objects are read: one word, and not the exit code 1 that means drift."""
     fifo = tmp_path / "objects"
     os.mkfifo(fifo)
-    command = [str(_PROGRAM), "render", "--from", str(fifo)]
+    # Whoever starts the tests in the background of a script has the signal ignored.
+    command = ["env", "--default-signal=INT", str(_PROGRAM), "render", "--from", str(fifo)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process, fifo.open("wb"):  # opens when the other side does
         process.send_signal(signal.SIGINT)
