@@ -31,6 +31,8 @@ From the ground up; a module uses only those above its own:
 - `node_daemon`: one `kproxy-ipt run`
 - `supervisor`: the process; `demo`: the objects that a new lab holds
 - `lifecycle`: `up` and `down`; `client`: asking the API; `status`, `curl`: what the commands of these names report
+- `fault_texts`, `faults`: the faults in words, and how they are made and undone; `judge`: whether a lab is healthy;
+  `breaking`: `break`, `check` and `fix`
 
 Decided against: several processes for nodes and pods (slow to start, and a protocol between them), admission and
 authorisation (all of the lab is its user's own), ReplicaSets (a Deployment owns its pods, which are simply numbered).
