@@ -122,9 +122,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
         hints=(
             Words(
                 "Ready says nothing about ports. Where do packets go? "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10:30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
                 "Être prêt ne dit rien des ports. Où vont les paquets ? "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10:30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
             ),
             Words(
                 "Ask an endpoint at exactly that port: kproxy-ipt lab curl ADDRESS:PORT --from n1",
@@ -213,8 +213,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
                 "Constatez-le : kproxy-ipt lab curl web --from un pod, colonne CLIENT SEEN.",
             ),
             Words(
-                "Who masquerades? kproxy-ipt trace --netns @LAB@-n1 --src 10.244.1.11 --dst 10.96.0.10:80",
-                "Qui masque l'adresse ? kproxy-ipt trace --netns @LAB@-n1 --src 10.244.1.11 --dst 10.96.0.10:80",
+                "Who masquerades? kproxy-ipt trace --netns @LAB@-n1 --src 10.244.1.11 --dst 10.96.0.10 --dport 80",
+                "Qui masque l'adresse ? "
+                "kproxy-ipt trace --netns @LAB@-n1 --src 10.244.1.11 --dst 10.96.0.10 --dport 80",
             ),
             Words(
                 "The rule says '! -s'. Compare with the pod ranges of kubectl get nodes -o yaml, and with "
@@ -277,9 +278,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
             ),
             Words(
                 "trace walks foreign rules too: "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10:30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
                 "trace suit aussi les règles des autres : "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10:30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
             ),
             Words(
                 "ip netns exec @LAB@-n1 iptables -S FORWARD",
@@ -304,9 +305,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
         hints=(
             Words(
                 "kubectl get svc web names the address; "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst THAT:80",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst ADDRESS --dport 80",
                 "kubectl get svc web donne l'adresse ; "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst ADRESSE:80",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst ADRESSE --dport 80",
             ),
             Words(
                 "Chains KUBE-FW-... let some sources pass. Which?",
@@ -333,9 +334,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
         hints=(
             Words(
                 "To which endpoints do the rules of n2 lead? "
-                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20:30080",
+                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20 --dport 30080",
                 "Vers quels endpoints mènent les règles de n2 ? "
-                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20:30080",
+                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20 --dport 30080",
             ),
             Words(
                 "Compare with kubectl get pods -o wide: these rules are old. Who should have written new ones?",
