@@ -9,7 +9,7 @@ import click
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.lab.curl import CurlReport, curl
 from kproxy_ipt.lab.destination import Wish
-from kproxy_ipt.lab.layout import DEFAULT_NAME, DEFAULT_PORT, Layout, layout_of
+from kproxy_ipt.lab.layout import DEFAULT_NAME, DEFAULT_PORT, layout_of
 from kproxy_ipt.lab.lifecycle import down, up
 from kproxy_ipt.lab.status import LabStatus, read_status
 from kproxy_ipt_cli._exit_codes import ExitCode
@@ -138,7 +138,7 @@ def curl_command(
     Examples:
       kproxy-ipt lab curl web -n 30
       kproxy-ipt lab curl web --from web-1 --family ipv6
-      kproxy-ipt lab curl http://192.0.2.20:30080/
+      kproxy-ipt lab curl http://192.0.2.20:32080/
     """
     wish = Wish(target=target, place=place, port=port, family=Family(family) if family else None)
     report = curl(layout_of(name), wish, count=count, timeout_s=timeout)
@@ -162,8 +162,7 @@ def down_command(*, name: str) -> None:
       kproxy-ipt lab down
       kproxy-ipt lab down --name second
     """
-    layout: Layout = layout_of(name)
-    click.echo(f"lab {name} is removed" if down(layout) else f"there is no lab {name}")
+    click.echo(f"lab {name} is removed" if down(layout_of(name)) else f"there is no lab {name}")
 
 
 def _print_how_to(status: LabStatus) -> None:

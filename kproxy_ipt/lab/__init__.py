@@ -15,7 +15,7 @@ One process in the background, the supervisor, is the control plane: API, contro
 event loop, and two `kproxy-ipt run` as its children. All state is in its memory; the folder `/run/kproxy-ipt-lab/NAME`
 holds what others need to know of it.
 
-From the ground up; a module uses only those above its own:
+From the ground up; a module uses only those above its own, as far as this list goes:
 
 - `documents`: reading API objects that are plain mappings
 - `layout`: names, addresses, files: what is where
@@ -29,8 +29,10 @@ From the ground up; a module uses only those above its own:
 - `pod_server`, `kubelet`: pods become namespaces with servers
 - `control`: runs all of these until nothing changes any more
 - `node_daemon`: one `kproxy-ipt run`
+- `state`: what is on disk, and whether the lab lives
 - `supervisor`: the process; `demo`: the objects that a new lab holds
-- `lifecycle`: `up` and `down`; `client`: asking the API; `status`, `curl`: what the commands of these names report
+- `client`: asking the API; `status`: how the lab is; `destination`, `curl`: requests and who answers
+- `lifecycle`: `up` and `down`
 - `fault_texts`, `faults`: the faults in words, and how they are made and undone; `judge`: whether a lab is healthy;
   `breaking`: `break`, `check` and `fix`
 

@@ -19,7 +19,7 @@ from kproxy_ipt.lab.cluster import Cluster
 from kproxy_ipt.lab.documents import ApiObject
 from kproxy_ipt.lab.resources import route_of
 from kproxy_ipt.lab.tables import row_table, wants_table
-from kproxy_ipt.testing.api_replies import Reply
+from kproxy_ipt.testing.api_replies import Reply, status_reply
 from kproxy_ipt.testing.api_store import Target
 from kproxy_ipt.testing.api_watch import StreamingLists, WatchQuery, WatchStream
 
@@ -73,6 +73,8 @@ class LabApi:
             content_type=received.headers.get("Content-Type", "").partition(";")[0].strip(),
             body=await received.read(),
         )
+        if _is_from_browser(received):
+            return _response(status_reply(403, "Forbidden", "the API of a lab is not for web pages"))
         route = route_of(request.path)
         if request.query.get("watch") in ("1", "true") and route is not None and request.method == "GET":
             return await self._watch(received, request, route.target)
@@ -99,6 +101,12 @@ class LabApi:
     def _wake(self) -> None:
         for changed in self._watchers:
             changed.set()
+
+
+def _is_from_browser(received: web.BaseRequest) -> bool:
+    """Whether a page of some web site asks, whose visitor happens to run a lab."""
+    host = received.host.rpartition(":")[0] or received.host
+    return "Origin" in received.headers or host not in (_HOST, "localhost")
 
 
 async def _follow(stream: WatchStream, response: web.StreamResponse, changed: asyncio.Event, limit_s: float) -> None:

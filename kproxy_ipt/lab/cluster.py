@@ -24,6 +24,8 @@ _KEPT_CHANGES = 2000
 """So many versions of history stay for watches; older ones are answered 410."""
 _EVERYTHING = selection("", "")
 _WITH_STATUS = frozenset({"Service", "Pod", "Deployment", "Node", "Namespace"})
+_STATUS_IS_OURS = frozenset({"Service", "Pod", "Deployment"})
+"""Kinds whose status a new object cannot bring along: controllers write it."""
 _OWN_METADATA = ("uid", "creationTimestamp", "namespace", "name", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -91,6 +93,8 @@ class Cluster:
         if "spec" in document:
             metadata["generation"] = 1
         typed = {"apiVersion": target.api_version, "kind": target.kind, **document, "metadata": metadata}
+        if target.kind in _STATUS_IS_OURS:
+            typed.pop("status", None)
         return self._store(self._complete(typed, None), dry_run=dry_run)
 
     def update(self, target: Target, document: ApiObject, *, dry_run: bool = False, status: bool = False) -> ApiObject:

@@ -10,8 +10,8 @@ Source: `SetDefaults_*` and `Validate*` of Kubernetes.
 import re
 from collections.abc import Sequence
 
-from kproxy_ipt.lab.documents import ApiObject, objects_in, part, text
-from kproxy_ipt.lab.service_defaults import Cause
+from kproxy_ipt.lab.documents import ApiObject, number, objects_in, part, text
+from kproxy_ipt.lab.service_defaults import MOST_PORT, Cause
 
 GRACE_S = 2
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -91,11 +91,16 @@ def _container_causes(spec: ApiObject, path: str) -> list[Cause]:
     containers: Sequence[ApiObject] = objects_in(spec, "containers")
     if not containers:
         return [("FieldValueRequired", "Required value", f"{path}.containers")]
-    return [
-        ("FieldValueRequired", "Required value", f"{path}.containers[{index}].name")
-        for index, container in enumerate(containers)
-        if not text(container, "name")
-    ]
+    causes: list[Cause] = []
+    for index, container in enumerate(containers):
+        place = f"{path}.containers[{index}]"
+        if not text(container, "name"):
+            causes.append(("FieldValueRequired", "Required value", f"{place}.name"))
+        for port_index, port in enumerate(objects_in(container, "ports")):
+            if not 1 <= number(port, "containerPort") <= MOST_PORT:
+                message = "Invalid value: must be between 1 and 65535, inclusive"
+                causes.append(("FieldValueInvalid", message, f"{place}.ports[{port_index}].containerPort"))
+    return causes
 
 
 def _deployment_causes(document: ApiObject) -> list[Cause]:

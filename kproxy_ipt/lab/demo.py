@@ -64,6 +64,6 @@ def web_objects() -> Iterator[ApiObject]:
             "type": "NodePort",
             "selector": labels,
             "ipFamilyPolicy": "RequireDualStack",
-            "ports": [{"name": "http", "port": 80, "targetPort": "http", "nodePort": 30080}],
+            "ports": [{"name": "http", "port": 80, "targetPort": "http", "nodePort": 32080}],
         },
     }

@@ -4,8 +4,18 @@ from collections.abc import Mapping
 
 from kproxy_ipt.testing.api_selectors import ApiObject, fields_of
 
-__all__ = ["ApiObject", "as_number", "fields_of", "matches_labels", "name_of", "namespace_of", "number", "objects_in"]
-__all__ += ["part", "text", "texts_in", "uid_of", "value_at"]
+__all__ = [
+    "ApiObject",
+    "fields_of",
+    "matches_labels",
+    "name_of",
+    "namespace_of",
+    "number",
+    "objects_in",
+    "part",
+    "text",
+]
+__all__ += ["texts_in", "uid_of", "value_at"]
 
 
 def value_at(document: object, *path: str) -> object:
@@ -28,15 +38,9 @@ def text(document: object, *path: str) -> str:
 
 
 def number(document: object, *path: str, default: int = 0) -> int:
-    """The number at a path; *default* where there is none."""
-    return as_number(value_at(document, *path), default)
-
-
-def as_number(value: object, default: int = 0) -> int:
-    """*value* if it is a number or the text of one, else *default*."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return int(value) if isinstance(value, str) and value.isdecimal() else default
+    """The whole number at a path; *default* where there is none."""
+    value = value_at(document, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def objects_in(document: object, *path: str) -> list[dict[str, object]]:

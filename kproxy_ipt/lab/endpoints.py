@@ -16,7 +16,6 @@ import msgspec
 from kproxy_ipt.addresses import Family, family_of
 from kproxy_ipt.lab.documents import (
     ApiObject,
-    as_number,
     matches_labels,
     name_of,
     namespace_of,
@@ -132,7 +131,7 @@ def _slice_ports(service: ApiObject, pod: ApiObject) -> list[dict[str, object]]:
         protocol = text(port, "protocol")
         resolved = resolved_port(pod, port.get("targetPort"), protocol)
         if resolved is not None:
-            ports.append({"name": text(port, "name"), "protocol": protocol, "port": as_number(resolved)})
+            ports.append({"name": text(port, "name"), "protocol": protocol, "port": resolved})
     return ports
 
 

@@ -70,10 +70,10 @@ class Kubelet:
     async def _start(self, pod: ApiObject) -> None:
         uid, node = uid_of(pod), node_named(text(pod, "spec", "nodeName"))
         assert node is not None
-        running = self._placed(pod, node)
-        # Before anything waits: pods that start side by side must not get the same address or name.
-        self._running[uid] = running
         try:
+            running = self._placed(pod, node)
+            # Before anything waits: pods that start side by side must not get the same address or name.
+            self._running[uid] = running
             if running.index:
                 await asyncio.to_thread(network.add_pod, self._layout, running.netns, node, running.index)
             await running.server.start(running.netns, running.addresses, ports_of(pod))
@@ -101,7 +101,9 @@ class Kubelet:
         taken = {each.index for each in self._running.values() if each.node == node}
         first = self._next_index.get(node.name, FIRST_POD_INDEX)
         order = [*range(first, LAST_POD_INDEX + 1), *range(FIRST_POD_INDEX, first)]
-        chosen: int = next(index for index in order if index not in taken)
+        chosen = next((index for index in order if index not in taken), 0)
+        if not chosen:
+            raise KernelError(f"no address is left on {node.name}")
         self._next_index[node.name] = chosen + 1
         return chosen
 

@@ -55,6 +55,8 @@ def _node(number: int) -> LabNode:
 
 NODES = (_node(1), _node(2))
 FIRST_POD_INDEX, LAST_POD_INDEX = 11, 99
+MOST_PODS = LAST_POD_INDEX - FIRST_POD_INDEX + 1
+"""Of one node."""
 
 
 def node_named(name: str) -> LabNode | None:
@@ -80,7 +82,7 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What `kproxy_ipt.lab.lifecycle.LabState` holds."""
+        """What `kproxy_ipt.lab.state.LabState` holds."""
         return self.folder / "state.json"
 
     @property

@@ -18,6 +18,8 @@ from kproxy_ipt.lab.status import LabStatus, read_status
 START_S = 30.0
 """How long the start of a lab may take."""
 _POLL_S = 0.05
+_FOR_ALL = 0o755
+"""Kubectl is run by ordinary users too, whatever the umask of root."""
 _PROGRAMS = {"ip": "iproute2", "iptables-save": "iptables", "ip6tables-save": "iptables"}
 _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 _WITHOUT_ROOT = (
@@ -78,7 +80,8 @@ def down(layout: Layout) -> bool:
 def _alone(layout: Layout) -> Iterator[None]:
     """Let no other command start or end a lab meanwhile."""
     root = layout.folder.parent
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
+    root.chmod(_FOR_ALL)
     lock = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,7 +93,7 @@ def _alone(layout: Layout) -> Iterator[None]:
 def _make(layout: Layout, port: int, backend: str, *, with_web: bool, progress: Progress) -> LabStatus:
     began_s = time.monotonic()
     layout.namespaces.mkdir(parents=True)
-    layout.folder.chmod(0o755)  # kubectl is run by ordinary users too, whatever the umask of root
+    layout.folder.chmod(_FOR_ALL)
     process = _start(layout, port, backend, with_web=with_web)
     try:
         state = _wait_for_api(layout, process)

@@ -21,6 +21,8 @@ def proxy_config_text(cluster_cidrs: Iterable[str] = CLUSTER_CIDRS.values()) -> 
         f"clusterCIDR: {','.join(cluster_cidrs)}\n"
         "iptables:\n"
         "  minSyncPeriod: 0s\n"
+        "conntrack:\n"
+        "  maxPerCore: 0  # the size of the table is that of the whole machine\n"
     )
 
 

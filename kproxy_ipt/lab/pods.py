@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kproxy_ipt.lab.documents import ApiObject, number, objects_in, part, text, value_at
+from kproxy_ipt.lab.layout import MOST_PODS
 
 READY_ANNOTATION = "kproxy-ipt.lab/ready"
 """`false` makes a pod not ready; it goes on answering."""
@@ -84,7 +85,7 @@ def chosen_node(pod: ApiObject, nodes: Sequence[ApiObject], pods: Iterable[ApiOb
     """
     The node for a pod that has none: the one with the fewest pods of the same owner, then of all; "" if none fits.
 
-    A node fits that has all labels of the node selector and is not cordoned.
+    A node fits that has all labels of the node selector, is not cordoned and has room for another pod.
     """
     wanted = part(pod, "spec", "nodeSelector")
     owner = _owner(pod)
@@ -97,7 +98,8 @@ def chosen_node(pod: ApiObject, nodes: Sequence[ApiObject], pods: Iterable[ApiOb
         for node in nodes
         if wanted.items() <= part(node, "metadata", "labels").items() and not value_at(node, "spec", "unschedulable")
     }
-    return min(loads, key=lambda name: (loads[name], name), default="")
+    roomy = [name for name, (_, count) in loads.items() if count < MOST_PODS]
+    return min(roomy, key=lambda name: (loads[name], name), default="")
 
 
 def owner_uids(document: ApiObject) -> set[str]:

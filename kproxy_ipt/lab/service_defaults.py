@@ -18,7 +18,7 @@ _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _WITH_NODE_PORTS = ("LoadBalancer", "NodePort")
 _FAMILIES = {family.api_name: family for family in Family}
 _AFFINITY_TIMEOUT_S = 10800
-_MOST_PORT = 65535
+MOST_PORT = 65535
 
 
 class InvalidServiceError(ValueError):
@@ -76,7 +76,7 @@ def _causes(spec: dict[str, object]) -> list[Cause]:
     if spec["type"] == "ExternalName" and not spec.get("externalName"):
         causes.append(("FieldValueRequired", "Required value", "spec.externalName"))
     for index, port in enumerate(ports):
-        if not 1 <= number(port, "port") <= _MOST_PORT:
+        if not 1 <= number(port, "port") <= MOST_PORT:
             shown = number(port, "port")
             message = f"Invalid value: {shown}: must be between 1 and 65535, inclusive"
             causes.append(("FieldValueInvalid", message, f"spec.ports[{index}].port"))

@@ -19,7 +19,7 @@ _TIMEOUT_S = 2.0
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A node; *proxy* is `healthy`, `unhealthy` or `silent`, *last_sync* a time of the API or ""."""
+    """A node; *proxy* is `healthy`, `unhealthy`, `silent` or `unknown`, *last_sync* a time of the API or ""."""
 
     name: str
     netns: str
@@ -95,7 +95,9 @@ def _node_status(layout: Layout, node: LabNode) -> NodeStatus:
         probed = probe_netns(layout.netns(node.name), "127.0.0.1", _HEALTH_PORT, "/healthz", timeout_s=_TIMEOUT_S)
         proxy = "healthy" if probed.status == http.client.OK else "unhealthy"
         last_sync = text(msgspec.json.decode(probed.body), "lastUpdated")
-    except (OSError, NamespaceError, http.client.HTTPException, msgspec.MsgspecError):
+    except NamespaceError:
+        proxy = "unknown"
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
         pass
     return NodeStatus(
         name=node.name,

@@ -47,6 +47,11 @@ def _service(_name: str = "shop", /, **spec: object) -> dict[str, object]:
     return {"metadata": {"name": _name}, "spec": {"ports": [{"port": 80}], **spec}}
 
 
+def _pod(name: str = "a", port: int = 80) -> dict[str, object]:
+    container = {"name": name, "ports": [{"containerPort": port}]}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+
+
 def _created(cluster: Cluster, **spec: object) -> dict[str, object]:
     reply = _ask(cluster, "POST", _SERVICES, _service("shop", **spec))
     assert reply.status == 201, reply.body
@@ -115,7 +120,7 @@ def test_a_headless_service_has_no_address(cluster: Cluster) -> None:
         ({"clusterIP": "10.96.0.10"}, "provided IP is already allocated"),
         ({"clusterIP": "10.1.2.3"}, "The range of valid IPs is 10.96.0.0/16"),
         ({"clusterIP": "nonsense"}, "must be a valid IP address"),
-        ({"type": "NodePort", "ports": [{"port": 1, "nodePort": 30080}]}, "provided port is already allocated"),
+        ({"type": "NodePort", "ports": [{"port": 1, "nodePort": 32080}]}, "provided port is already allocated"),
         ({"type": "NodePort", "ports": [{"port": 1, "nodePort": 80}]}, "The range of valid ports is 30000-32767"),
         ({"type": "Odd"}, 'spec.type: Unsupported value: "Odd"'),
         ({"ports": []}, "spec.ports: Required value"),
@@ -141,6 +146,13 @@ def test_a_wrong_service_is_refused_by_field(cluster: Cluster, spec: dict[str, o
         (_SERVICES, _service(""), 422, "name or generateName is required"),
         ("/api/v1/namespaces/no/services", _service(), 404, 'namespaces "no" not found'),
         ("/api/v1/namespaces/default/pods", {"metadata": {"name": "p"}, "spec": {}}, 422, "spec.containers: Required"),
+        (
+            "/api/v1/namespaces/default/pods",
+            _pod(port=0),
+            422,
+            "spec.containers[0].ports[0].containerPort: Invalid value",
+        ),
+        ("/api/v1/namespaces/default/pods", _pod(name=""), 422, "spec.containers[0].name: Required value"),
         ("/api/v1/namespaces/default/secrets", {}, 404, "could not find the requested resource"),
         (f"{_SERVICES}/web", {}, 405, "POST is not possible here"),
         (
@@ -237,6 +249,13 @@ def test_server_side_apply_creates_and_merges(cluster: Cluster) -> None:
     assert text(_document(second), "spec", "clusterIP") == "10.96.0.11"
 
 
+def test_a_new_service_brings_no_status_along(cluster: Cluster) -> None:
+    """Addresses of a balancer in a manifest are those of another cluster."""
+    sent = {**_service(type="LoadBalancer"), "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.200"}]}}}
+
+    assert _document(_ask(cluster, "POST", _SERVICES, sent))["status"] == {"loadBalancer": {}}
+
+
 def test_scale_is_a_view_of_a_deployment(cluster: Cluster) -> None:
     """Read, replaced and patched; the Deployment follows."""
     path = "/apis/apps/v1/namespaces/default/deployments/web/scale"
@@ -266,7 +285,7 @@ def test_lists_are_tables_for_who_wants_them(cluster: Cluster) -> None:
     whole = _document(_ask(cluster, "GET", f"{_SERVICES}/web", accept=_TABLE, query={"includeObject": "Object"}))
 
     [row] = objects_in(table, "rows")
-    assert value_at(row, "cells") == ["web", "NodePort", "10.96.0.10", "<none>", "80:30080/TCP", "0s", "app=web"]
+    assert value_at(row, "cells") == ["web", "NodePort", "10.96.0.10", "<none>", "80:32080/TCP", "0s", "app=web"]
     assert text(row, "object", "kind") == "PartialObjectMetadata"
     assert text(objects_in(whole, "rows")[0], "object", "spec", "type") == "NodePort"
 

@@ -128,6 +128,7 @@ def test_pods_are_spread_over_nodes() -> None:
     assert chosen_node(picky, nodes, [_pod("web-1")]) == "n1"
     assert chosen_node(new, cordoned, [_pod("a", node="n2"), _pod("b", node="n2")]) == "n2"
     assert chosen_node(picky, nodes[1:], []) == ""
+    assert chosen_node(new, nodes[1:], [_pod(f"p{number}", node="n2") for number in range(89)]) == ""
 
 
 def test_a_slice_for_each_family_holds_the_selected_pods() -> None:

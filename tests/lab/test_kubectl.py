@@ -1,13 +1,16 @@
 """What a real kubectl does with a lab, and what real connections say about it."""
 
+import http.client
 import json
 import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
+from kproxy_ipt.lab.state import read_state
 from kproxy_ipt.testing.daemon_process import wait_until
 
 from .conftest import RunningLab
@@ -64,7 +67,7 @@ def test_get_prints_the_columns_that_people_know(lab: RunningLab) -> None:
 
     lines = [line.split() for line in printed.splitlines()]
     assert lines[0] == ["NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "AGE"]
-    assert lines[1][:5] == ["service/web", "NodePort", "10.96.0.10", "<none>", "80:30080/TCP"]
+    assert lines[1][:5] == ["service/web", "NodePort", "10.96.0.10", "<none>", "80:32080/TCP"]
     assert {line[1] for line in lines[4:]} == {"IPv4", "IPv6"}
     assert "10.244.1.11,10.244.2.11,10.244.1.12" in printed
 
@@ -206,7 +209,16 @@ def test_a_refused_service_is_explained(lab: RunningLab) -> None:
 def test_watching_shows_changes_as_rows(lab: RunningLab) -> None:
     """`get -w` prints the pod, and the pod again when its readiness changes."""
     program = shutil.which("kubectl") or "kubectl"
-    command = [program, "--kubeconfig", str(lab.layout.kubeconfig), "get", "pod", "web-3", "-w"]
+    command = [
+        program,
+        "--kubeconfig",
+        str(lab.layout.kubeconfig),
+        "get",
+        "pod",
+        "web-3",
+        "-w",
+        "--request-timeout=30s",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         first = [watching.stdout.readline() for _ in range(2)]
@@ -236,7 +248,7 @@ def test_describe_tells_about_a_service(lab: RunningLab) -> None:
     printed = lab.kubectl("describe", "svc", "web")
 
     assert "TargetPort:               http/TCP" in printed
-    assert "NodePort:                 http  30080/TCP" in printed
+    assert "NodePort:                 http  32080/TCP" in printed
     assert ":8080" in printed
 
 
@@ -308,6 +320,20 @@ def test_curl_says_what_it_cannot_find(lab: RunningLab, arguments: tuple[str, ..
     done = lab.run("curl", *arguments)
 
     assert (done.returncode, message in done.stderr) == (5 if message else 0, True), done
+
+
+def test_web_pages_are_turned_away(lab: RunningLab) -> None:
+    """Requests with an origin, and those for another host than this one, are no user's of the lab."""
+    state = read_state(lab.layout)
+    assert state is not None
+    statuses = []
+    for headers in ({}, {"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+        connection = http.client.HTTPConnection("127.0.0.1", state.port, timeout=5.0)
+        with closing(connection):
+            connection.request("GET", "/api/v1/services", headers=headers)
+            statuses.append(connection.getresponse().status)
+
+    assert statuses == [200, 403, 403]
 
 
 def _until(found: Callable[[str], bool], read: Callable[[], str]) -> str:

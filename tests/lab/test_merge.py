@@ -15,10 +15,10 @@ def test_merge_patch_replaces_lists_and_removes_nulls() -> None:
 
 def test_ports_of_a_service_are_merged_by_number() -> None:
     """An entry with a known port changes that entry, others stay."""
-    target = {"ports": [{"port": 80, "nodePort": 30080}, {"port": 443}]}
+    target = {"ports": [{"port": 80, "nodePort": 32080}, {"port": 443}]}
     patch = {"ports": [{"port": 80, "targetPort": "http"}]}
 
-    expected = {"ports": [{"port": 80, "nodePort": 30080, "targetPort": "http"}, {"port": 443}]}
+    expected = {"ports": [{"port": 80, "nodePort": 32080, "targetPort": "http"}, {"port": 443}]}
     assert strategically_merged(target, patch, "Service") == expected
 
 
