@@ -26,6 +26,7 @@ need nft nftables
 need ipset ipset
 need gcc gcc
 need kubectl kubernetes-client
+need curl curl
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 need python3 python3
 if command -v python3 >/dev/null; then

@@ -5,6 +5,7 @@ What was broken stands in a file of the lab, with the objects as they were. A fa
 file, since another way of curing it leaves another lab than before; the next `break` begins by repairing.
 """
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 
@@ -76,6 +77,7 @@ def break_lab(layout: Layout, name: str, seed: int | None) -> FaultRecord:
         ConfigError: It is broken already, has no Service `web` to break, or there is no such fault.
         KernelError: The fault could not be made; what was done of it is undone.
         SourceError: The lab does not run.
+        MissingPrivilegeError: Not root.
     """
     if name and name not in FAULTS:
         raise ConfigError((f"there is no fault {name!r}: kproxy-ipt lab break --list names them",))
@@ -112,6 +114,7 @@ def fix_lab(layout: Layout) -> FaultRecord | None:
     Raises:
         KernelError: The lab is not healthy even so.
         SourceError: The lab does not run.
+        MissingPrivilegeError: Not root.
     """
     breaker, record = _breaker(layout), read_record(layout)
     breaker.repair(record.kept if record else ())
@@ -133,8 +136,9 @@ def check_lab(layout: Layout, *, with_hint: bool = False) -> Judgement:
 
     Raises:
         SourceError: The lab does not run.
-        MissingPrivilegeError: It cannot be written down.
+        MissingPrivilegeError: Not root, so that no namespace can be entered.
     """
+    _check_root()
     record = read_record(layout)
     symptoms = judge(layout, _expected(record), patience_s=_SETTLES_S)
     if record is None:
@@ -157,11 +161,14 @@ def _expected(record: FaultRecord | None) -> Expectation:
 
 
 def _breaker(layout: Layout) -> Breaker:
+    _check_root()
     return Breaker(layout, running_state(layout))
 
 
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise MissingPrivilegeError("breaking and judging a lab needs root, as making it did")
+
+
 def _write(layout: Layout, record: FaultRecord) -> None:
-    try:
-        layout.fault.write_bytes(msgspec.json.encode(record))
-    except PermissionError as error:
-        raise MissingPrivilegeError("breaking and judging a lab needs root, as making it did") from error
+    layout.fault.write_bytes(msgspec.json.encode(record))

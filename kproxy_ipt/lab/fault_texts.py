@@ -15,7 +15,7 @@ from kproxy_ipt.lab.layout import Layout
 Language = Literal["en", "fr"]
 STALE_SOURCE_PORT = 40000
 """Of the UDP client whose flow is remembered wrongly."""
-ECHO_NODE_PORT = 30007
+ECHO_NODE_PORT = 32007
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -122,9 +122,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
         hints=(
             Words(
                 "Ready says nothing about ports. Where do packets go? "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 32080",
                 "Être prêt ne dit rien des ports. Où vont les paquets ? "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 32080",
             ),
             Words(
                 "Ask an endpoint at exactly that port: kproxy-ipt lab curl ADDRESS:PORT --from n1",
@@ -145,9 +145,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
     "flushed-table": FaultText(
         title=Words("the nat table of n1 was flushed", "la table nat de n1 a été vidée"),
         symptom=Words(
-            "http://192.0.2.10:30080 is dead, http://192.0.2.20:30080 works. Somebody did something on n1, he says it "
+            "http://192.0.2.10:32080 is dead, http://192.0.2.20:32080 works. Somebody did something on n1, he says it "
             "was nothing.",
-            "http://192.0.2.10:30080 ne répond plus, http://192.0.2.20:30080 fonctionne. Quelqu'un a touché à n1 ; il "
+            "http://192.0.2.10:32080 ne répond plus, http://192.0.2.20:32080 fonctionne. Quelqu'un a touché à n1 ; il "
             "dit que ce n'était rien.",
         ),
         hints=(
@@ -173,9 +173,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
     "local-without-pods": FaultText(
         title=Words("policy Local, and no pod on n1", "politique Local, et aucun pod sur n1"),
         symptom=Words(
-            "From outside, http://192.0.2.10:30080 gives no answer at all; http://192.0.2.20:30080 does. From inside "
+            "From outside, http://192.0.2.10:32080 gives no answer at all; http://192.0.2.20:32080 does. From inside "
             "everything works.",
-            "Depuis l'extérieur, http://192.0.2.10:30080 ne donne aucune réponse ; http://192.0.2.20:30080, si. De "
+            "Depuis l'extérieur, http://192.0.2.10:32080 ne donne aucune réponse ; http://192.0.2.20:32080, si. De "
             "l'intérieur, tout fonctionne.",
         ),
         hints=(
@@ -278,9 +278,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
             ),
             Words(
                 "trace walks foreign rules too: "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 32080",
                 "trace suit aussi les règles des autres : "
-                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 30080",
+                "kproxy-ipt trace --netns @LAB@-n1 --src 192.0.2.50 --dst 192.0.2.10 --dport 32080",
             ),
             Words(
                 "ip netns exec @LAB@-n1 iptables -S FORWARD",
@@ -334,9 +334,9 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
         hints=(
             Words(
                 "To which endpoints do the rules of n2 lead? "
-                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20 --dport 30080",
+                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20 --dport 32080",
                 "Vers quels endpoints mènent les règles de n2 ? "
-                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20 --dport 30080",
+                "kproxy-ipt trace --netns @LAB@-n2 --src 192.0.2.50 --dst 192.0.2.20 --dport 32080",
             ),
             Words(
                 "Compare with kubectl get pods -o wide: these rules are old. Who should have written new ones?",

@@ -1,6 +1,7 @@
 """Every fault of `lab break` is real: it shows, the judge says no, its written cure and `lab fix` both heal it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,24 +11,25 @@ import pytest
 
 from kproxy_ipt.errors import ConfigError
 from kproxy_ipt.lab.breaking import break_lab, check_lab, fix_lab, read_record
-from kproxy_ipt.lab.fault_texts import FAULT_TEXTS
+from kproxy_ipt.lab.fault_texts import FAULT_TEXTS, Language
 from kproxy_ipt.lab.faults import FAULTS
 from kproxy_ipt.lab.judge import Expectation, judge
 
 from .conftest import RunningLab
 
 pytestmark = pytest.mark.kernel
+_COMMAND = re.compile(r"kproxy-ipt (?:trace|check|explain|lint)(?: svc/[\w/]+)?(?: --[\w-]+ [\w./-]+)+")
 _SHOWS = {
     "wrong-selector": "requests refused",
     "not-ready": "requests refused",
     "wrong-target-port": "requests refused",
-    "flushed-table": "client to http://192.0.2.10:30080/: 16 of 16 requests refused",
-    "local-without-pods": "client to http://192.0.2.10:30080/: 16 of 16 requests without an answer",
+    "flushed-table": "client to http://192.0.2.10:32080/: 16 of 16 requests refused",
+    "local-without-pods": "client to http://192.0.2.10:32080/: 16 of 16 requests without an answer",
     "other-cidr": "instead of its own address",
-    "stale-conntrack": "client to udp://192.0.2.10:30007 from port 40000: no answer",
-    "foreign-firewall": "client to http://192.0.2.10:30080/: ",
+    "stale-conntrack": "client to udp://192.0.2.10:32007 from port 40000: no answer",
+    "foreign-firewall": "client to http://192.0.2.10:32080/: ",
     "source-ranges": "client to http://203.0.113.10:80/: 16 of 16 requests without an answer",
-    "frozen-daemon": "client to http://192.0.2.20:30080/: 16 of 16 requests without an answer",
+    "frozen-daemon": "client to http://192.0.2.20:32080/: 16 of 16 requests without an answer",
 }
 
 
@@ -75,6 +77,21 @@ def test_there_are_ten_faults_with_words_in_both_languages() -> None:
         assert len(fault.hints) == 3
         for words in (fault.title, fault.symptom, fault.cause):
             assert words.fr not in ("", words.en)
+
+
+@pytest.mark.parametrize("language", ["en", "fr"])
+def test_commands_of_hints_run(lab: RunningLab, language: Language) -> None:
+    """Every command of ours in a hint or in a sentence of it is one that the program takes."""
+    hints = [hint.spoken(language, lab.layout) for text in FAULT_TEXTS.values() for hint in text.hints]
+    commands = {
+        found[0].replace("ADDRESS", "10.96.0.10").replace("ADRESSE", "10.96.0.10")
+        for hint in hints
+        for found in _COMMAND.finditer(hint)
+    }
+
+    assert len(commands) > 5
+    for command in sorted(commands):
+        _shell(lab, command)
 
 
 def test_an_unnamed_fault_is_found_by_hints(lab: RunningLab) -> None:
