@@ -20,7 +20,7 @@ from kproxy_ipt.lab.layout import Layout
 
 _EXPECTED: Mapping[str, Expectation] = {
     "source-ranges": Expectation(balancer=True),
-    "stale-conntrack": Expectation(echo=True),
+    "stale-conntrack": Expectation(statsd=True),
 }
 _SHOWS_S = 15.0
 _HEALS_S = 20.0

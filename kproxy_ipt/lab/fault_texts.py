@@ -15,7 +15,7 @@ from kproxy_ipt.lab.layout import Layout
 Language = Literal["en", "fr"]
 STALE_SOURCE_PORT = 40000
 """Of the UDP client whose flow is remembered wrongly."""
-ECHO_NODE_PORT = 32007
+STATSD_NODE_PORT = 32007
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -236,14 +236,14 @@ FAULT_TEXTS: Mapping[str, FaultText] = {
         title=Words("a UDP flow that is remembered wrongly", "un flux UDP resté en mémoire"),
         symptom=Words(
             f"One single client, 192.0.2.50 with source port {STALE_SOURCE_PORT}, gets no answer from the UDP Service "
-            f"echo at 192.0.2.10:{ECHO_NODE_PORT}. From any other port it works.",
+            f"statsd at 192.0.2.10:{STATSD_NODE_PORT}. From any other port it works.",
             f"Un seul client, 192.0.2.50 avec le port source {STALE_SOURCE_PORT}, n'obtient aucune réponse du Service "
-            f"UDP echo en 192.0.2.10:{ECHO_NODE_PORT}. Depuis tout autre port, cela marche.",
+            f"UDP statsd en 192.0.2.10:{STATSD_NODE_PORT}. Depuis tout autre port, cela marche.",
         ),
         hints=(
             Words(
-                "Are the rules right? kproxy-ipt check and kproxy-ipt lab curl echo",
-                "Les règles sont-elles bonnes ? kproxy-ipt check et kproxy-ipt lab curl echo",
+                "Are the rules right? kproxy-ipt check and kproxy-ipt lab curl statsd",
+                "Les règles sont-elles bonnes ? kproxy-ipt check et kproxy-ipt lab curl statsd",
             ),
             Words(
                 "Rules of the nat table see only the first packet of a flow. Who remembers the rest?",

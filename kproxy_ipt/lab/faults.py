@@ -18,8 +18,8 @@ from kproxy_ipt.errors import KernelError, SourceError
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.lab import network
 from kproxy_ipt.lab.client import LabClient, path_of
-from kproxy_ipt.lab.documents import ApiObject, matches_labels, name_of, part, text
-from kproxy_ipt.lab.fault_texts import ECHO_NODE_PORT, STALE_SOURCE_PORT
+from kproxy_ipt.lab.documents import ApiObject, matches_labels, name_of, namespace_of, part, text
+from kproxy_ipt.lab.fault_texts import STALE_SOURCE_PORT, STATSD_NODE_PORT
 from kproxy_ipt.lab.layout import CLIENT, CLUSTER_CIDRS, NODES, Layout
 from kproxy_ipt.lab.node_daemon import proxy_config_text
 from kproxy_ipt.lab.pods import READY_ANNOTATION
@@ -29,7 +29,9 @@ from kproxy_ipt.testing.sockets import QUESTION, make_client
 
 WEB = "web"
 WEB_LABELS = {"app": WEB}
-ECHO = "echo"
+STATSD = "statsd"
+FAULT_LABEL = "kproxy-ipt.lab/fault"
+"""Objects that have it were made by a fault, and go with it."""
 _MERGE_PATCH = "application/merge-patch+json"
 _WRONG_CIDRS = ("10.245.0.0/16", CLUSTER_CIDRS[Family.IPV6])
 _GONE_POD = "10.244.1.250:9000"
@@ -75,8 +77,9 @@ class Breaker:
             KernelError, SourceError: The lab or one of its parts is gone.
         """
         for kind in ("Service", "Deployment"):
-            with suppress(SourceError):  # most faults have none
-                self._client.ask("DELETE", _path(kind, ECHO))
+            for document in self._client.objects(kind):
+                if text(document, "metadata", "labels", FAULT_LABEL):
+                    self._client.ask("DELETE", _path(kind, name_of(document)))
         for document in kept:
             self._put_back(document)
         for pod in self._pods():
@@ -133,19 +136,19 @@ class Breaker:
 
     def stale_conntrack(self) -> None:
         """A UDP flow of the client that is remembered with an endpoint which is gone."""
-        for document in _echo_objects():
+        for document in _statsd_objects():
             self._client.ask("POST", _path(text(document, "kind"), "").rstrip("/"), document)
         deadline_s = time.monotonic() + _PATIENCE_S
-        while not asks_echo(self._layout, source_port=0):
+        while not asks_statsd(self._layout, source_port=0):
             if time.monotonic() > deadline_s:
-                raise KernelError(f"the Service {ECHO} does not answer")
+                raise KernelError(f"the Service {STATSD} does not answer")
             time.sleep(_POLL_S)
         network.write_sysctls(self._layout.netns("n1"), _LONG_MEMORY)
         # As rules of before would have done it; the record that the first packet makes outlives them.
-        flow = ("-p", "udp", "--sport", str(STALE_SOURCE_PORT), "--dport", str(ECHO_NODE_PORT))
+        flow = ("-p", "udp", "--sport", str(STALE_SOURCE_PORT), "--dport", str(STATSD_NODE_PORT))
         rule = ("PREROUTING", *flow, "-j", "DNAT", "--to-destination", _GONE_POD)
         self._iptables("n1", "-t", "nat", "-I", *rule)
-        asks_echo(self._layout, source_port=STALE_SOURCE_PORT)
+        asks_statsd(self._layout, source_port=STALE_SOURCE_PORT)
         self._iptables("n1", "-t", "nat", "-D", *rule)
 
     def foreign_firewall(self) -> None:
@@ -167,7 +170,7 @@ class Breaker:
         return msgspec.convert(part(service, "spec")["ports"], type=list[dict[str, object]])
 
     def _pods(self) -> Sequence[ApiObject]:
-        return [pod for pod in self._client.objects("Pod") if matches_labels(pod, WEB_LABELS)]
+        return web_pods(self._client)
 
     def _annotate(self, pod: ApiObject, ready: str | None) -> None:
         body = {"metadata": {"annotations": {READY_ANNOTATION: ready}}}
@@ -198,37 +201,43 @@ FAULTS: Mapping[str, Callable[[Breaker], None]] = {
 }
 
 
-def asks_echo(layout: Layout, *, source_port: int, timeout_s: float = 0.5) -> bool:
-    """Whether the UDP Service `echo` answers the client at the node port of n1; *source_port* 0 takes a free one."""
+def web_pods(client: LabClient) -> Sequence[ApiObject]:
+    """The pods of `web`."""
+    pods = client.objects("Pod")
+    return [pod for pod in pods if namespace_of(pod) == "default" and matches_labels(pod, WEB_LABELS)]
+
+
+def asks_statsd(layout: Layout, *, source_port: int, timeout_s: float = 0.5) -> bool:
+    """Whether the UDP Service `statsd` answers the client at the node port of n1; *source_port* 0 takes a free one."""
     target = NODES[0].addresses[Family.IPV4]
     with inside(layout.netns(CLIENT)):
         asking = make_client(target, "udp", "", source_port)
     with asking:
         asking.settimeout(timeout_s)
         try:
-            asking.connect((target, ECHO_NODE_PORT))
+            asking.connect((target, STATSD_NODE_PORT))
             asking.send(QUESTION)
             return bool(asking.recv(len(QUESTION)))
         except OSError:
             return False
 
 
-def _echo_objects() -> Sequence[ApiObject]:
-    labels = {"app": ECHO}
-    container = {"name": ECHO, "image": "lab", "ports": [{"containerPort": 9000, "protocol": "UDP"}]}
+def _statsd_objects() -> Sequence[ApiObject]:
+    labels = {"app": STATSD}
+    container = {"name": STATSD, "image": "lab", "ports": [{"containerPort": 9000, "protocol": "UDP"}]}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
-    port = {"port": 7, "targetPort": 9000, "protocol": "UDP", "nodePort": ECHO_NODE_PORT}
+    port = {"port": 8125, "targetPort": 9000, "protocol": "UDP", "nodePort": STATSD_NODE_PORT}
     return [
         {
             "kind": "Deployment",
             "apiVersion": "apps/v1",
-            "metadata": {"name": ECHO},
+            "metadata": {"name": STATSD, "labels": {FAULT_LABEL: "stale-conntrack"}},
             "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
         },
         {
             "kind": "Service",
             "apiVersion": "v1",
-            "metadata": {"name": ECHO},
+            "metadata": {"name": STATSD, "labels": {FAULT_LABEL: "stale-conntrack"}},
             "spec": {"type": "NodePort", "selector": labels, "ports": [port]},
         },
     ]

@@ -123,6 +123,19 @@ def test_a_service_that_was_deleted_is_made_again(lab: RunningLab) -> None:
     assert sum(lab.answers("web").values()) == 10
 
 
+def test_objects_of_the_user_stay(lab: RunningLab) -> None:
+    """What a fault makes goes with it; what only looks like it was there before and stays."""
+    lab.kubectl("create", "namespace", "mine")
+    lab.kubectl("create", "service", "clusterip", "statsd", "--tcp=8125", "-n", "mine")
+    lab.kubectl("create", "service", "clusterip", "echo", "--tcp=7")
+
+    break_lab(lab.layout, "stale-conntrack", None)
+    fix_lab(lab.layout)
+
+    found = lab.kubectl("get", "svc,deployments", "-A", "-o", "name").split()
+    assert found == ["service/echo", "service/web", "service/statsd", "deployment.apps/web"]
+
+
 def test_an_unknown_fault_is_refused(lab: RunningLab) -> None:
     """The message says where the names are."""
     with pytest.raises(ConfigError, match="lab break --list"):
