@@ -23,6 +23,7 @@ _EXPECTED: Mapping[str, Expectation] = {
     "stale-conntrack": Expectation(statsd=True),
 }
 _SHOWS_S = 15.0
+_TRIES = 3
 _HEALS_S = 20.0
 _SETTLES_S = 3.0
 
@@ -96,12 +97,22 @@ def break_lab(layout: Layout, name: str, seed: int | None) -> FaultRecord:
     _write(layout, record)
     try:
         breaker.inject(chosen)
-        if not judge(layout, _expected(record), patience_s=_SHOWS_S, wants_symptom=True):
+        if not _shows(layout, _expected(record)):
             raise KernelError(f"the fault {chosen} does not show on this machine")
     except BaseException:
         fix_lab(layout)
         raise
     return record
+
+
+def _shows(layout: Layout, expected: Expectation) -> bool:
+    """Whether something is wrong, and stays so: a moment without an answer belongs to any change."""
+    for _ in range(_TRIES):
+        if not judge(layout, expected, patience_s=_SHOWS_S, wants_symptom=True):
+            return False
+        if judge(layout, expected, patience_s=0):
+            return True
+    return False
 
 
 def fix_lab(layout: Layout) -> FaultRecord | None:

@@ -18,7 +18,7 @@ from kproxy_ipt.errors import KernelError, SourceError
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.lab import network
 from kproxy_ipt.lab.client import LabClient, path_of
-from kproxy_ipt.lab.documents import ApiObject, matches_labels, name_of, namespace_of, part, text
+from kproxy_ipt.lab.documents import ApiObject, matches_labels, name_of, namespace_of, number, part, text
 from kproxy_ipt.lab.fault_texts import STALE_SOURCE_PORT, STATSD_NODE_PORT
 from kproxy_ipt.lab.layout import CLIENT, CLUSTER_CIDRS, NODES, Layout
 from kproxy_ipt.lab.node_daemon import proxy_config_text
@@ -40,6 +40,8 @@ _LONG_MEMORY = {"netfilter/nf_conntrack_udp_timeout": "86400", "netfilter/nf_con
 _USUAL_MEMORY = {"netfilter/nf_conntrack_udp_timeout": "30", "netfilter/nf_conntrack_udp_timeout_stream": "120"}
 _PATIENCE_S = 10.0
 _POLL_S = 0.1
+_CLEANED_S = 1.0
+"""A kproxy-ipt cleans connection tracking a moment after its rules stand; a record made before that would go."""
 _TIMEOUT_S = 20.0
 
 
@@ -91,6 +93,8 @@ class Breaker:
         with suppress(KernelError):
             while True:  # as often as it is there
                 self._iptables("n1", "-D", *_BLOCKING)
+        if kept:
+            self._wait_until_rolled_out()
 
     def _put_back(self, document: ApiObject) -> None:
         path = _path(text(document, "kind"), name_of(document))
@@ -124,8 +128,7 @@ class Breaker:
 
     def local_without_pods(self) -> None:
         """Policy Local, and all pods on the other node."""
-        place = {"nodeSelector": {"kubernetes.io/hostname": "n2"}}
-        self._patch("Deployment", {"spec": {"template": {"spec": place}}})
+        self._replace_pods({"spec": {"nodeSelector": {"kubernetes.io/hostname": "n2"}}})
         self._patch("Service", {"spec": {"externalTrafficPolicy": "Local"}})
 
     def other_cidr(self) -> None:
@@ -138,11 +141,8 @@ class Breaker:
         """A UDP flow of the client that is remembered with an endpoint which is gone."""
         for document in _statsd_objects():
             self._client.ask("POST", _path(text(document, "kind"), "").rstrip("/"), document)
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while not asks_statsd(self._layout, source_port=0):
-            if time.monotonic() > deadline_s:
-                raise KernelError(f"the Service {STATSD} does not answer")
-            time.sleep(_POLL_S)
+        _wait_until(lambda: asks_statsd(self._layout, source_port=0), f"the Service {STATSD} does not answer")
+        time.sleep(_CLEANED_S)
         network.write_sysctls(self._layout.netns("n1"), _LONG_MEMORY)
         # As rules of before would have done it; the record that the first packet makes outlives them.
         flow = ("-p", "udp", "--sport", str(STALE_SOURCE_PORT), "--dport", str(STATSD_NODE_PORT))
@@ -163,7 +163,21 @@ class Breaker:
         """Pods are replaced, and n2 does not hear of it."""
         send_to_daemon(self._layout, self._state, "n2", signal.SIGSTOP)
         restarted = {"annotations": {"kubectl.kubernetes.io/restartedAt": str(time.time_ns())}}
-        self._patch("Deployment", {"spec": {"template": {"metadata": restarted}}})
+        self._replace_pods({"metadata": restarted})
+
+    def _replace_pods(self, template: Mapping[str, object]) -> None:
+        """Change the template of the pods and wait until the old ones are gone: they answer for as long as they end."""
+        self._patch("Deployment", {"spec": {"template": template}})
+        self._wait_until_rolled_out()
+
+    def _wait_until_rolled_out(self) -> None:
+        _wait_until(self._is_rolled_out, "the pods of web are not replaced")
+
+    def _is_rolled_out(self) -> bool:
+        deployment = self._client.ask("GET", _path("Deployment", WEB))
+        wanted = number(deployment, "spec", "replicas")
+        is_seen = number(deployment, "status", "observedGeneration") >= number(deployment, "metadata", "generation")
+        return is_seen and number(deployment, "status", "updatedReplicas") == wanted == len(self._pods())
 
     def _web_ports(self) -> Sequence[Mapping[str, object]]:
         service = self._client.ask("GET", _path("Service", WEB))
@@ -241,6 +255,14 @@ def _statsd_objects() -> Sequence[ApiObject]:
             "spec": {"type": "NodePort", "selector": labels, "ports": [port]},
         },
     ]
+
+
+def _wait_until(condition: Callable[[], bool], problem: str) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise KernelError(problem)
+        time.sleep(_POLL_S)
 
 
 def _path(kind: str, name: str) -> str:

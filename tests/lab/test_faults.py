@@ -50,7 +50,7 @@ def test_a_fault_shows_and_its_written_cure_heals_it(lab: RunningLab, name: str)
     cured = [each.en for each in check_lab(lab.layout).symptoms]
     fix_lab(lab.layout)
 
-    assert [each for each in broken if _SHOWS[name] in each] != []
+    assert [each for each in broken if _SHOWS[name] in each] != [], broken
     assert cured == []
     assert read_record(lab.layout) is None
     specs = [document["spec"] for document in kept]
