@@ -26,6 +26,7 @@ need nft nftables
 need ipset ipset
 need gcc gcc
 need kubectl kubernetes-client
+need curl curl
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 if [ -n "$${IMAGE_TOOLS:-}" ]; then
     need buildah buildah

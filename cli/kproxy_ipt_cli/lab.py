@@ -16,6 +16,7 @@ from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import failing
 from kproxy_ipt_cli._options import output_option
 from kproxy_ipt_cli._output import TEXT, plain, print_document, print_table
+from kproxy_ipt_cli.lab_faults import break_command, check_command, fix_command
 
 
 def lab_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,6 +47,10 @@ def command() -> None:
       ip netns exec lab-n1 iptables-save -t nat
       kproxy-ipt lab down
     """
+
+
+for _each in (break_command, check_command, fix_command):
+    command.add_command(_each)
 
 
 @command.command(name="up", short_help="Start a lab.")

@@ -33,6 +33,8 @@ From the ground up; a module uses only those above its own, as far as this list 
 - `supervisor`: the process; `demo`: the objects that a new lab holds
 - `client`: asking the API; `status`: how the lab is; `destination`, `curl`: requests and who answers
 - `lifecycle`: `up` and `down`
+- `fault_texts`, `faults`: the faults in words, and how they are made and undone; `judge`: whether a lab is healthy;
+  `breaking`: `break`, `check` and `fix`
 
 Decided against: several processes for nodes and pods (slow to start, and a protocol between them), admission and
 authorisation (all of the lab is its user's own), ReplicaSets (a Deployment owns its pods, which are simply numbered).

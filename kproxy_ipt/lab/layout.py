@@ -90,6 +90,15 @@ class Layout:
         """A folder with an empty file for each network namespace of the lab."""
         return self.folder / "namespaces"
 
+    @property
+    def fault(self) -> Path:
+        """What `kproxy_ipt.lab.breaking` remembers of the fault that is to be found."""
+        return self.folder / "fault.json"
+
+    def proxy_config(self, node: str) -> Path:
+        """The KubeProxyConfiguration of the kproxy-ipt of a node."""
+        return self.folder / f"{node}.yaml"
+
     def log(self, who: str) -> Path:
         """The log of `supervisor` or of the kproxy-ipt of a node."""
         return self.folder / f"{who}.log"

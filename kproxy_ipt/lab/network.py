@@ -35,8 +35,8 @@ def build(layout: Layout) -> None:
     outside = [*(node.name for node in NODES), CLIENT]
     for label in (WIRE, *outside):
         _create(layout, layout.netns(label))
-        _write_sysctls(layout.netns(label), topology.sysctls("node" if label.startswith("n") else label))
-    _write_sysctls(layout.netns(CLIENT), _BALANCE_BY_PORTS)
+        write_sysctls(layout.netns(label), topology.sysctls("node" if label.startswith("n") else label))
+    write_sysctls(layout.netns(CLIENT), _BALANCE_BY_PORTS)
     wire = layout.netns(WIRE)
     pair = "link add to-{0} netns {1} type veth peer name eth0 netns {2}"
     _run_ip("", [pair.format(label, wire, layout.netns(label)) for label in outside])
@@ -55,7 +55,7 @@ def add_pod(layout: Layout, netns: str, node: LabNode, index: int) -> None:
         NamespaceError: The kernel or the program `ip` says no.
     """
     _create(layout, netns)
-    _write_sysctls(netns, topology.sysctls("pod"))
+    write_sysctls(netns, topology.sysctls("pod"))
     addresses = node.pod_addresses(index)
     _run_ip("", [f"link add pod{index} netns {layout.netns(node.name)} type veth peer name eth0 netns {netns}"])
     _run_ip(layout.netns(node.name), _port_lines(node, addresses, f"pod{index}"))
@@ -98,7 +98,8 @@ def _create(layout: Layout, netns: str) -> None:
     _run_ip(netns, ["link set lo up"])
 
 
-def _write_sysctls(netns: str, values: Mapping[str, str]) -> None:
+def write_sysctls(netns: str, values: Mapping[str, str]) -> None:
+    """Set values below `/proc/sys/net` in a namespace; those that the kernel lacks are left out."""
     with inside(netns):
         for path, value in values.items():
             entry = Path("/proc/sys/net", path)

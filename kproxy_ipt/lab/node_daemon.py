@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from kproxy_ipt.lab.layout import CLUSTER_CIDRS, LabNode, Layout
@@ -11,6 +11,19 @@ from kproxy_ipt.testing.daemon_process import kproxy_ipt_program
 _LOG = logging.getLogger(__name__)
 _PAUSE_S = 2.0
 _STOP_S = 5.0
+
+
+def proxy_config_text(cluster_cidrs: Iterable[str] = CLUSTER_CIDRS.values()) -> str:
+    """The KubeProxyConfiguration of a node; its kproxy-ipt follows whoever changes the file."""
+    return (
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n"
+        "kind: KubeProxyConfiguration\n"
+        f"clusterCIDR: {','.join(cluster_cidrs)}\n"
+        "iptables:\n"
+        "  minSyncPeriod: 0s\n"
+        "conntrack:\n"
+        "  maxPerCore: 0  # the size of the table is that of the whole machine\n"
+    )
 
 
 def daemon_command(layout: Layout, node: LabNode, backend: str) -> Sequence[str]:
@@ -24,12 +37,8 @@ def daemon_command(layout: Layout, node: LabNode, backend: str) -> Sequence[str]
         layout.netns(node.name),
         "--hostname-override",
         node.name,
-        "--cluster-cidr",
-        ",".join(CLUSTER_CIDRS.values()),
-        "--iptables-min-sync-period",
-        "0s",
-        "--conntrack-max-per-core",  # the size of the table is that of the whole machine
-        "0",
+        "--config",
+        str(layout.proxy_config(node.name)),
         "--backend",
         backend,
     )
@@ -37,6 +46,7 @@ def daemon_command(layout: Layout, node: LabNode, backend: str) -> Sequence[str]
 
 async def run_node_daemon(layout: Layout, node: LabNode, backend: str) -> None:
     """Keep the kproxy-ipt of a node running until cancelled; its log goes to a file."""
+    layout.proxy_config(node.name).write_text(proxy_config_text(), encoding="utf-8")
     while True:
         with layout.log(node.name).open("ab") as log:
             process = await asyncio.create_subprocess_exec(

@@ -60,6 +60,7 @@ def is_alive(layout: Layout, state: LabState) -> bool:
 def kill_processes(layout: Layout, session: int) -> None:
     """End all processes of a lab; the supervisor, if it lives, has ten seconds to end the others in good order."""
     running = _processes(layout, session)
+    _send(signal.SIGCONT, running)  # a process that was stopped would not hear that it is to end
     _send(signal.SIGTERM, {session} & running or running)
     deadline_s = time.monotonic() + _KILL_AFTER_S
     while _processes(layout, session) and time.monotonic() < deadline_s:
@@ -67,6 +68,15 @@ def kill_processes(layout: Layout, session: int) -> None:
     while running := _processes(layout, session):
         _send(signal.SIGKILL, running)
         time.sleep(_POLL_S)
+
+
+def send_to_daemon(layout: Layout, state: LabState, node: str, number: signal.Signals) -> None:
+    """Send a signal to the kproxy-ipt of a node; one that is not there is no error."""
+    mark = f"\0{layout.netns(node)}\0".encode()
+    for pid in _processes(layout, state.session):
+        with suppress(OSError):
+            if mark in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, number)
 
 
 def _send(number: signal.Signals, pids: Iterable[int]) -> None:
