@@ -32,15 +32,12 @@ import msgspec
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-<<<<<<< HEAD
 _PICTURES = _ROOT / "docs" / "pictures"
 _MEASURED = frozenset({"full-sync.svg", "new-flows.svg", "one-endpoint.svg"})
 """Pictures that `make bench` draws."""
-=======
 _LESSONS = sorted((_ROOT / "docs" / "labs" / "en").glob("*.md"))
 _TRANSLATIONS = sorted((_ROOT / "docs" / "labs" / "fr").glob("*.md"))
 _PAGES = sorted([_ROOT / "README.md", *(_ROOT / "docs").glob("*.md"), *_LESSONS, *_TRANSLATIONS])
->>>>>>> labs2
 _RUN_BY_CI = frozenset({"make demo", "make test"})
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -164,7 +161,6 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-<<<<<<< HEAD
 def test_every_picture_of_chains_is_written_by_a_command() -> None:
     """So it is compared with what the program draws today."""
     commands = " ".join(command.text for page in _PAGES for command in _commands(page))
@@ -172,7 +168,8 @@ def test_every_picture_of_chains_is_written_by_a_command() -> None:
 
     assert len(pictures) >= 5
     assert {name for name in pictures if f"--write {name}" not in commands} == set()
-=======
+
+
 def test_every_lesson_is_there_in_both_languages() -> None:
     """The same pages, and on each the same commands and scripts in the same order; words of their output may differ."""
     assert [page.name for page in _LESSONS] == [page.name for page in _TRANSLATIONS]
@@ -183,7 +180,6 @@ def test_every_lesson_is_there_in_both_languages() -> None:
         # Of a script that is only shown, comments are translated.
         shown, expected = (re.sub(r" +#.*", "", "".join(_blocks(each, "sh"))) for each in (page, original))
         assert shown == expected, page
->>>>>>> labs2
 
 
 def test_the_commands_are_found() -> None:
