@@ -18,10 +18,11 @@ from kproxy_ipt.lab.faults import FAULTS, WEB, Breaker
 from kproxy_ipt.lab.judge import Expectation, judge
 from kproxy_ipt.lab.layout import Layout
 
-_EXPECTED: Mapping[str, Expectation] = {
+EXPECTED: Mapping[str, Expectation] = {
     "source-ranges": Expectation(balancer=True),
     "stale-conntrack": Expectation(statsd=True),
 }
+"""What the lab of a fault has beside the usual."""
 _SHOWS_S = 15.0
 _TRIES = 3
 _HEALS_S = 20.0
@@ -168,7 +169,7 @@ def read_record(layout: Layout) -> FaultRecord | None:
 
 
 def _expected(record: FaultRecord | None) -> Expectation:
-    return _EXPECTED.get(record.name, Expectation()) if record else Expectation()
+    return EXPECTED.get(record.name, Expectation()) if record else Expectation()
 
 
 def _breaker(layout: Layout) -> Breaker:

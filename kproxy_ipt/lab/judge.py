@@ -32,6 +32,7 @@ _COUNTS = {Family.IPV4: 16, Family.IPV6: 8}
 _TIMEOUTS_S = {Family.IPV4: 0.5, Family.IPV6: 1.3}
 """A refusal by ICMPv6 may be seen only with the second SYN, a second after the first."""
 _FEW = 3
+_MOST_REPEATS = 4
 _POLL_S = 0.2
 _CHECK_S = 30.0
 _AT_ONCE = 8
@@ -128,7 +129,9 @@ def _try(layout: Layout, wish: Wish, pods: Sequence[ApiObject]) -> Sequence[Word
         family = wish.family or Family.IPV4
         ask = partial(curl, layout, wish, count=_COUNTS[family], timeout_s=_TIMEOUTS_S[family])
         report = ask()
-        if 0 < sum(report.failures.values()) <= _FEW:
+        for _ in range(_MOST_REPEATS):
+            if not 0 < sum(report.failures.values()) <= _FEW:
+                break
             # A source port that a lost connection had may still be tracked to a pod that is gone, for two minutes.
             report = ask()
     except (SourceError, NamespaceError) as error:
