@@ -11,12 +11,14 @@ from kproxy_ipt.lab.curl import CurlReport, curl
 from kproxy_ipt.lab.destination import Wish
 from kproxy_ipt.lab.layout import DEFAULT_NAME, DEFAULT_PORT, layout_of
 from kproxy_ipt.lab.lifecycle import down, up
-from kproxy_ipt.lab.status import LabStatus, read_status
+from kproxy_ipt.lab.status import LabStatus, read_status, wait_in_step
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import failing
 from kproxy_ipt_cli._options import output_option
 from kproxy_ipt_cli._output import TEXT, plain, print_document, print_table
 from kproxy_ipt_cli.lab_faults import break_command, check_command, fix_command
+
+_PATIENCE_S = 3.0
 
 
 def lab_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +132,8 @@ def curl_command(
     Send requests, each on a new connection, and count who answers.
 
     TARGET is a Service (web, web.demo), a pod, a node or an address, with or without :PORT, or a URL. Services are
-    entered by their cluster IP from nodes and pods, from the client by load balancer, external IP or node port.
+    entered by their cluster IP from nodes and pods, from the client by load balancer, external IP or node port. If a
+    kproxy-ipt has changes to write, they are waited for, three seconds at most.
 
     Exit codes: 0 all requests were answered, 1 some or all were not.
 
@@ -141,7 +144,9 @@ def curl_command(
       kproxy-ipt lab curl http://192.0.2.20:32080/
     """
     wish = Wish(target=target, place=place, port=port, family=Family(family) if family else None)
-    report = curl(layout_of(name), wish, count=count, timeout_s=timeout)
+    layout = layout_of(name)
+    wait_in_step(layout, patience_s=_PATIENCE_S)
+    report = curl(layout, wish, count=count, timeout_s=timeout)
     code = ExitCode.DRIFT if report.failures else ExitCode.DONE
     if output == TEXT:
         _print_answers(report)

@@ -1,6 +1,7 @@
 """How a lab is: its nodes and their kproxy-ipt, its pods, its Services."""
 
 import http.client
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +17,9 @@ from kproxy_ipt.testing.probe_netns import probe_netns
 
 _HEALTH_PORT = 10256
 _TIMEOUT_S = 2.0
+_QUIET_LOOKS = 3
+_POLL_S = 0.1
+_LOOK_S = 0.5
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +91,29 @@ def read_status(layout: Layout) -> LabStatus:
         pods=[_pod_status(pod) for pod in client.objects("Pod")],
         services=[_service_status(service, slices) for service in client.objects("Service")],
     )
+
+
+def wait_in_step(layout: Layout, *, patience_s: float) -> None:
+    """
+    Wait until no kproxy-ipt has changes that are not yet in the kernel, for *patience_s* at most.
+
+    One that does not answer is not waited for. A change needs a moment to come to a node, so one look is not enough.
+    """
+    deadline_s, quiet = time.monotonic() + patience_s, 0
+    while quiet < _QUIET_LOOKS and time.monotonic() < deadline_s:
+        quiet = 0 if any(_is_behind(layout, node) for node in NODES) else quiet + 1
+        time.sleep(_POLL_S)
+
+
+def _is_behind(layout: Layout, node: LabNode) -> bool:
+    netns, path = layout.netns(node.name), "/healthz?verbose"
+    try:
+        probed = probe_netns(netns, "127.0.0.1", _HEALTH_PORT, path, timeout_s=_LOOK_S)
+        families = value_at(msgspec.json.decode(probed.body), "families")
+    except (NamespaceError, OSError, http.client.HTTPException, msgspec.MsgspecError):
+        return False
+    details = families.values() if isinstance(families, dict) else ()
+    return any(isinstance(one, dict) and bool(one.get("oldestUnwrittenSeconds")) for one in details)
 
 
 def _node_status(layout: Layout, node: LabNode) -> NodeStatus:

@@ -107,6 +107,17 @@ def test_applying_a_changed_port_replaces_it(shop: RunningLab) -> None:
     _eventually(shop, {"shop-1", "shop-2"}, "shop", "--port", "81", "-n", "20")
 
 
+def test_requests_wait_for_rules_that_are_about_to_be_written(lab: RunningLab) -> None:
+    """Right after `apply` and `rollout status` nobody is left without an answer."""
+    lab.kubectl("apply", "-f", "-", stdin=_SHOP.replace("shop", "soon"))
+    lab.kubectl("rollout", "status", "deployment/soon", "--timeout=30s")
+
+    answers = lab.answers("soon", "-n", "20")
+    lab.kubectl("delete", "deployment/soon", "service/soon")
+
+    assert set(answers) <= {"soon-1", "soon-2"}
+
+
 def test_scaling_changes_who_answers(shop: RunningLab) -> None:
     """One pod is left of two; then there are three."""
     shop.kubectl("scale", "deployment/shop", "--replicas=1")
