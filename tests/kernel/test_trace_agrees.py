@@ -25,6 +25,8 @@ pytestmark = pytest.mark.kernel
 Objects = tuple[Service | EndpointSlice, ...]
 _CONFIG = Config(cluster_cidrs=tuple(CLUSTER_CIDRS.values()))
 _MANY, _DROPPED_S = 24, 0.25
+_MOST_ROUNDS = 10
+"""One of four endpoints is not met by so many connections in one of 10^29 runs."""
 
 
 def _plain(lab: Lab, family: Family) -> Objects:
@@ -127,9 +129,14 @@ def _compare(lab: Lab, rules: Ruleset, place: Place, address: str, port: int) ->
     if not any(outcome.translated for outcome in outcomes):  # it leaves as it is, and no endpoint ever sees it
         assert place.send(address, port, timeout_s=_DROPPED_S).names == {}
         return
-    traffic = place.send(address, port, count=_MANY if len(outcomes) > 1 else 2)
     names = {each.address(family): each.name for each in (*lab.pods, lab.remote)}
-    assert set(traffic.names) == {names[outcome.destination] for outcome in outcomes}
+    expected, met = {names[outcome.destination] for outcome in outcomes}, set[str]()
+    for _ in range(_MOST_ROUNDS):
+        traffic = place.send(address, port, count=_MANY if len(outcomes) > 1 else 2)
+        met |= set(traffic.names)
+        if met >= expected:
+            break
+    assert met == expected
     (masqueraded,) = {outcome.masqueraded for outcome in outcomes}
     own = place.name == "node" or masqueraded
     allowed = set(_host(lab).addresses) if own else {place.address(family)}
