@@ -9,7 +9,7 @@ import msgspec
 from kproxy_ipt.errors import NamespaceError
 from kproxy_ipt.lab.cells import pod_status, ports_text
 from kproxy_ipt.lab.client import LabClient, running_state
-from kproxy_ipt.lab.documents import ApiObject, name_of, namespace_of, objects_in, text, texts_in, value_at
+from kproxy_ipt.lab.documents import ApiObject, name_of, namespace_of, objects_in, part, text, texts_in, value_at
 from kproxy_ipt.lab.endpoints import SERVICE_NAME_LABEL
 from kproxy_ipt.lab.layout import NODES, LabNode, Layout
 from kproxy_ipt.lab.pods import NETNS_ANNOTATION, is_ready
@@ -106,22 +106,27 @@ def wait_in_step(layout: Layout, *, patience_s: float) -> None:
 
 
 def _is_behind(layout: Layout, node: LabNode) -> bool:
-    netns, path = layout.netns(node.name), "/healthz?verbose"
     try:
-        probed = probe_netns(netns, "127.0.0.1", _HEALTH_PORT, path, timeout_s=_LOOK_S)
-        families = value_at(msgspec.json.decode(probed.body), "families")
+        _, document = _ask_health(layout, node, "?verbose", timeout_s=_LOOK_S)
     except (NamespaceError, OSError, http.client.HTTPException, msgspec.MsgspecError):
         return False
-    details = families.values() if isinstance(families, dict) else ()
-    return any(isinstance(one, dict) and bool(one.get("oldestUnwrittenSeconds")) for one in details)
+    families = part(document, "families")
+    return any(value_at(families, family, "oldestUnwrittenSeconds") for family in families)
+
+
+def _ask_health(layout: Layout, node: LabNode, query: str, *, timeout_s: float) -> tuple[int, object]:
+    """Status and document of what a node's kproxy-ipt says of its health; errors are those of a probe that fails."""
+    netns, path = layout.netns(node.name), f"/healthz{query}"
+    probed = probe_netns(netns, "127.0.0.1", _HEALTH_PORT, path, timeout_s=timeout_s)
+    return probed.status, msgspec.json.decode(probed.body)
 
 
 def _node_status(layout: Layout, node: LabNode) -> NodeStatus:
     proxy, last_sync = "silent", ""
     try:
-        probed = probe_netns(layout.netns(node.name), "127.0.0.1", _HEALTH_PORT, "/healthz", timeout_s=_TIMEOUT_S)
-        proxy = "healthy" if probed.status == http.client.OK else "unhealthy"
-        last_sync = text(msgspec.json.decode(probed.body), "lastUpdated")
+        status, document = _ask_health(layout, node, "", timeout_s=_TIMEOUT_S)
+        proxy = "healthy" if status == http.client.OK else "unhealthy"
+        last_sync = text(document, "lastUpdated")
     except NamespaceError:
         proxy = "unknown"
     except (OSError, http.client.HTTPException, msgspec.MsgspecError):

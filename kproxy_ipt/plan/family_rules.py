@@ -160,11 +160,6 @@ class FamilyRules:
             self._aside.pop(name, None)
         self._rebuild(held)
 
-    @property
-    def aside_count(self) -> int:
-        """Services that are set aside."""
-        return len(self._aside)
-
     def set_aside(self, name: ServiceName, actual: SavedTables = _NO_TABLES) -> None:
         """Hold a Service until it, or what all rules depend on, changes; or until it is released."""
         if name not in self._kept:

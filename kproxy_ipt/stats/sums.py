@@ -5,20 +5,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from kproxy_ipt.ruleset.model import Ruleset
 from kproxy_ipt.stats.ledger import CounterKey, Counts, Kind
 from kproxy_ipt.stats.model import EndpointTraffic, ServiceTraffic
-from kproxy_ipt.stats.reading import read_traffic
 
 
 def counts_of(services: Iterable[ServiceTraffic]) -> Counts:
     """The counts that *services* of one family, from one look, stand for."""
     return dict(_counts(services))
-
-
-def read_counts(ruleset: Ruleset) -> Counts:
-    """What the rules of one family counted."""
-    return counts_of(read_traffic(ruleset))
 
 
 def _counts(services: Iterable[ServiceTraffic]) -> Iterator[tuple[CounterKey, int]]:

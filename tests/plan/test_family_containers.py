@@ -61,7 +61,7 @@ def test_nothing_is_known_before_the_first_options() -> None:
 
     assert rules.needs_full is True
     assert rules.counts() == {"filter": (0, 0), "nat": (0, 0)}
-    assert (rules.endpoint_count, rules.aside_count, dict(rules.aside)) == (0, 0, {})
+    assert (rules.endpoint_count, dict(rules.aside)) == (0, {})
     for ask in (lambda: rules.options, lambda: rules.dispatch, lambda: rules.fixed):
         with pytest.raises(RuntimeError, match="options are not set"):
             ask()
