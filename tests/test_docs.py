@@ -9,8 +9,8 @@ The rules, for README.md, docs/*.md and the lessons in docs/labs:
 - In expected output `...` stands for anything, nothing and several lines included; other text must be there to the
   letter, but for trailing blanks. No expected lines mean that nothing is printed.
 - All blocks of a page are run in order, by one bash, in a temporary folder that holds `manifests/examples` and
-  `manifests/lab`. The network namespace `lab` of the page is made anew (`ip netns` and `--netns lab` see no other),
-  `kproxy-ipt` is the one of this environment, and HOME is the temporary folder.
+  `manifests/lab`. There are no network namespaces but those that the page makes, `kproxy-ipt` is the one of this
+  environment, and HOME is the temporary folder.
 - A command may fail; who wants to show that adds `|| echo "exit code $?"`.
 - Commands of `_RUN_BY_CI` are not run. What follows a blank and `#` is a comment.
 - A picture that a command writes is the one of that name in `docs/pictures`.
@@ -43,8 +43,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _MARK = "=== end of command"
 # Named namespaces live in /run/netns: a mount namespace of its own hides those of others, and goes with its processes.
-_WITH_A_LAB = """mount -t tmpfs tmpfs /run && ip link set lo up && ip netns add lab && ip -n lab link set lo up &&
-exec bash "$0" """
+_ALONE = 'mount -t tmpfs tmpfs /run && ip link set lo up && exec bash "$0"'
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -91,7 +90,7 @@ def _run(commands: list[Command], folder: Path, language: str) -> list[str]:
     script.write_text(_script(commands), encoding="utf-8")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
     ran = subprocess.run(
-        ["unshare", "--net", "--mount", "bash", "-c", _WITH_A_LAB, str(script)],
+        ["unshare", "--net", "--mount", "bash", "-c", _ALONE, str(script)],
         cwd=folder,
         env={"PATH": path, "HOME": str(folder), "LANG": language},
         capture_output=True,
@@ -116,7 +115,7 @@ def _trimmed(printed: str, expected: str) -> str:
 @pytest.mark.kernel
 @pytest.mark.parametrize("page", _pages_to_run(), ids=_named)
 def test_commands_print_what_stands_there(page: Path, tmp_path: Path) -> None:
-    """Every command of a page, in order, in an empty lab."""
+    """Every command of a page, in order, with nothing prepared."""
     commands = [found for found in _commands(page) if found.text.partition(" #")[0].strip() not in _RUN_BY_CI]
     folder = tmp_path / "page"
     folder.mkdir()
