@@ -38,7 +38,7 @@ def print_document(document: Plain, output: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """
-    Print a table; columns whose cells are all numbers are aligned to the right.
+    Print a table; columns whose cells are all numbers or percentages are aligned to the right.
 
     No cell is ever cut or folded, whatever the width of the terminal: names of chains are there to be copied.
     """
@@ -59,7 +59,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def _are_numbers(cells: Sequence[str]) -> bool:
     """Whether all cells are numbers, but for dashes that stand for unknown ones."""
     known = [cell for cell in cells if cell != "-"]
-    return bool(known) and all(cell.replace(".", "", 1).isdigit() for cell in known)
+    return bool(known) and all(cell.removesuffix(" %").replace(".", "", 1).isdigit() for cell in known)
+
+
+def percent(share: float | None) -> str:
+    """`33.3 %`, a dash for None."""
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def counted(number: int, word: str) -> str:

@@ -23,7 +23,7 @@ from kproxy_ipt.stats.model import ServiceTraffic, TrafficReport
 from kproxy_ipt.stats.sums import counts_of, with_sums
 from kproxy_ipt_cli._output import TEXT, print_document
 from kproxy_ipt_cli._service_names import is_named, require_one
-from kproxy_ipt_cli.stats import ENDPOINT_COLUMNS, document_of, endpoint_rows, look
+from kproxy_ipt_cli.stats import document_of, endpoint_columns, endpoint_rows, look
 
 _WIDTH_OF_PIPES = 200
 
@@ -129,7 +129,7 @@ def _overview(one: _Round, services: list[ServiceTraffic]) -> Table:
 
 def _detail(one: _Round, service: ServiceTraffic) -> Table:
     title = f"{service.service_port} {service.family.api_name} {service.protocol}, shares: {service.skew}"
-    table = _table(*ENDPOINT_COLUMNS, "per second", title=title)
+    table = _table(*endpoint_columns(service), "per second", title=title)
     for endpoint, cells in zip(service.endpoints, endpoint_rows(service), strict=True):
         # As Text, since rich takes `[...]` of a plain cell for a style.
         table.add_row(*map(Text, (*cells, f"{_rate(one, service, endpoint.endpoint):.1f}")))

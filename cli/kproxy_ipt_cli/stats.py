@@ -9,18 +9,11 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.machine import BackendWish, Machine, Target, open_machine
 from kproxy_ipt.daemon.traffic_look import look_at_traffic
 from kproxy_ipt.kernel.netns import inside
-from kproxy_ipt.stats.model import EndpointTraffic, ServiceTraffic, Skew, TrafficReport
+from kproxy_ipt.stats.model import EndpointTraffic, ServiceTraffic, TrafficReport
 from kproxy_ipt_cli._failures import failing
 from kproxy_ipt_cli._options import backend_option, family_option, netns_option, output_option, target_of
-from kproxy_ipt_cli._output import TEXT, Plain, plain, print_document, print_table
+from kproxy_ipt_cli._output import TEXT, Plain, percent, plain, print_document, print_table
 from kproxy_ipt_cli._service_names import is_named, require_one
-
-_SENTENCES = {
-    Skew.FITS: "connections fit the shares",
-    Skew.TOO_FEW: "too few connections to judge the shares",
-    Skew.AFFINITY: "connections do not fit the shares, reason: affinity (known clients return to their endpoint)",
-    Skew.UNEXPLAINED: "connections do not fit the shares, and no rule says why",
-}
 
 
 @click.command(name="stats", short_help="Count connections per Service and endpoint, beside the shares of the rules.")
@@ -119,25 +112,28 @@ def _print_service(one: ServiceTraffic) -> None:
     click.secho(f"{one.service_port} {Family(one.family).api_name} {one.protocol}", bold=True)
     affinity = f", affinity {one.affinity_s} s" if one.affinity_s else ""
     click.echo(f"{one.connections} connections, {one.rejected} rejected, {one.dropped} dropped{affinity}")
-    chance = "" if one.probability is None else f" (by chance alone: {_percent(one.probability)})"
-    click.echo(f"shares: {_SENTENCES[one.skew]}{chance}")
+    click.echo(f"shares: {one.sentence}")
     if one.endpoints:
-        print_table(ENDPOINT_COLUMNS, endpoint_rows(one))
+        print_table(endpoint_columns(one), endpoint_rows(one))
     click.echo()
 
 
-ENDPOINT_COLUMNS = ("endpoint", "share", "local", "observed", "since change", "connections")
+def endpoint_columns(one: ServiceTraffic) -> tuple[str, ...]:
+    """The columns of `endpoint_rows`."""
+    return ("endpoint", "share", "local", *_expected(one, "expected"), "observed", "since change", "connections")
 
 
 def endpoint_rows(one: ServiceTraffic) -> Iterator[tuple[str, ...]]:
     """The cells of each endpoint: shares of the rules beside what was observed."""
-    return map(_endpoint_row, one.endpoints)
+    return (_endpoint_row(one, endpoint) for endpoint in one.endpoints)
 
 
-def _endpoint_row(one: EndpointTraffic) -> tuple[str, ...]:
-    shares = ("gone", "-") if one.is_gone else (_percent(one.share), _percent(one.local_share))
-    return (one.endpoint, *shares, _percent(one.observed), str(one.recent), str(one.connections))
+def _endpoint_row(service: ServiceTraffic, one: EndpointTraffic) -> tuple[str, ...]:
+    shares = ("gone", "-") if one.is_gone else (percent(one.share), percent(one.local_share))
+    counts = (percent(one.observed), str(one.recent), str(one.connections))
+    return (one.endpoint, *shares, *_expected(service, percent(one.expected)), *counts)
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+def _expected(one: ServiceTraffic, cell: str) -> tuple[str, ...]:
+    """*cell* where both policies have a say: there neither share alone is what to expect."""
+    return (cell,) if one.has_both_policies else ()

@@ -116,7 +116,6 @@ class Proxy:
             log,
             netns=settings.target.netns,
             in_background=self._in_background,
-            node=lambda: self._node.facts,
             unix_s=clocks.unix_s,
             monotonic=clocks.monotonic,
         )

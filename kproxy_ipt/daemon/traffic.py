@@ -24,7 +24,6 @@ from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.sync import TABLES
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.ruleset.counted import CountedTables, scan_counters
-from kproxy_ipt.state.model import NodeFacts
 from kproxy_ipt.state.tracker import ServiceName, States
 from kproxy_ipt.stats.ended_rule import EndedRule
 from kproxy_ipt.stats.family_traffic import FamilyTraffic
@@ -57,7 +56,6 @@ class Traffic:
         *,
         netns: str | None,
         in_background: Background,
-        node: Callable[[], NodeFacts],
         unix_s: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,7 +67,6 @@ class Traffic:
             log: Told if the kernel cannot be read, once until it can.
             netns: Of the tables.
             in_background: Runs a reading beside everything else.
-            node: Facts of the own node.
             unix_s: Seconds since 1970.
             monotonic: Seconds.
         """
@@ -77,7 +74,6 @@ class Traffic:
         self._wanted = wanted
         self._log = log
         self._in_background = in_background
-        self._node = node
         self._unix_s = unix_s
         self._monotonic = monotonic
         self._thread = KernelThread(netns, "counters")
@@ -154,9 +150,8 @@ class Traffic:
 
     def report(self, only: AbstractSet[ServiceName] | None = None) -> TrafficReport:
         """See `TrafficSource`."""
-        node = self._node()
         return TrafficReport(
-            services=tuple(service for one in self._families.values() for service in one.services(node, only)),
+            services=tuple(service for one in self._families.values() for service in one.services(only)),
             invalid_dropped=sum(one.invalid_dropped for one in self._families.values()),
             unix_time_s=self._read_unix_s,
             since_unix_s=self._since_unix_s,

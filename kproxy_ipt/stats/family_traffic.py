@@ -13,14 +13,12 @@ from collections.abc import Set as AbstractSet
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.rules.names import endpoint_chain_name
 from kproxy_ipt.ruleset.counted import REFUSAL, CountedTables
-from kproxy_ipt.selection.usable import usable_endpoints
-from kproxy_ipt.state.model import Endpoint, NodeFacts, ServiceState
+from kproxy_ipt.state.model import ServiceState
 from kproxy_ipt.state.tracker import ServiceName, States
-from kproxy_ipt.stats.chance import shares_statistic
+from kproxy_ipt.stats.choices import choices_of
 from kproxy_ipt.stats.ended_rule import EndedRule
 from kproxy_ipt.stats.ledger import CounterKey, Kind, Ledger, Look
-from kproxy_ipt.stats.model import ENOUGH_CONNECTIONS, EndpointTraffic, ServiceTraffic
-from kproxy_ipt.stats.reading import judged
+from kproxy_ipt.stats.model import EndpointTraffic, ServiceTraffic
 
 MOST_GONE = 20
 """Endpoints of one service port that are gone and have a sum of their own."""
@@ -119,57 +117,37 @@ class FamilyTraffic:
             return None
         return CounterKey(found[1], self._protocols[found[1]], Kind.REJECTED if found[2] else Kind.DROPPED)
 
-    def services(self, node: NodeFacts, only: AbstractSet[ServiceName] | None = None) -> tuple[ServiceTraffic, ...]:
+    def services(self, only: AbstractSet[ServiceName] | None = None) -> tuple[ServiceTraffic, ...]:
         """
         Everything that is known, by service port; takes a while where there are many.
 
+        Shares are those of the rules that the last look found.
+
         Args:
-            node: Of the rules, for the shares of policy Local.
             only: Services to tell of, None for all.
 
         Returns:
             Sorted by text and protocol.
         """
-        rows: dict[str, list[Mapping[str, int]]] = defaultdict(list)
-        for row in self._seen.choices.values():
-            key = next((self._keys[chain] for chain in row if chain in self._keys), None)
-            if key is not None:
-                rows[key.service_port].append(row)
         gone: dict[str, list[CounterKey]] = defaultdict(list)
         for key in (key for keys in self._gone.values() for key in keys):
             gone[key.service_port].append(key)
         found = (
-            self._service(state, rows[state.service_port.text], gone[state.service_port.text], node)
-            for states in self._states_of(only)
-            for state in states
+            self._service(state, gone[state.service_port.text]) for states in self._states_of(only) for state in states
         )
         return tuple(sorted(found, key=lambda one: (one.service_port, one.protocol)))
 
     def _states_of(self, only: AbstractSet[ServiceName] | None) -> Iterable[States]:
         return self._states.values() if only is None else (self._states.get(name, ()) for name in only)
 
-    def _service(
-        self, state: ServiceState, rows: list[Mapping[str, int]], gone: list[CounterKey], node: NodeFacts
-    ) -> ServiceTraffic:
+    def _service(self, state: ServiceState, gone: list[CounterKey]) -> ServiceTraffic:
         port, sums = state.service_port, self.ledger.sums
-        recent: dict[str, int] = defaultdict(int)
-        for row in rows:
-            for chain, packets in row.items():
-                recent[chain] += packets
-        usable = usable_endpoints(port, state.endpoints, node)
-        cluster, local = _equal_shares(usable.cluster), _equal_shares(usable.local)
-        total = sum(recent.values())
+        choices = choices_of(self._seen.choices, port.text, port.protocol)
+        chains = choices.reached
         endpoints = [
-            EndpointTraffic(
-                endpoint=key.endpoint,
-                connections=sums.get(key, 0),
-                recent=recent[chain],
-                share=cluster.get(key.endpoint),
-                local_share=local.get(key.endpoint),
-                observed=recent[chain] / total if total else None,
-            )
+            choices.endpoint(chain, key.endpoint, sums.get(key, 0))
             for chain, key in _chain_keys(state)
-            if key.endpoint in cluster or key.endpoint in local
+            if chain in chains
         ]
         reached = {one.endpoint for one in endpoints}
         unreached = {key for _, key in _chain_keys(state) if key.endpoint not in reached and sums.get(key)}
@@ -178,7 +156,7 @@ class FamilyTraffic:
             for key in sorted({*gone, *unreached})
         ]
         earlier = sums.get(CounterKey(port.text, port.protocol, Kind.CONNECTIONS), 0)
-        skew, probability = judged(*_statistic(rows), affinity_s=port.affinity_timeout_s)
+        skew, probability = choices.judge(port.affinity_timeout_s)
         return ServiceTraffic(
             service_port=port.text,
             protocol=port.protocol,
@@ -199,17 +177,3 @@ def _chain_keys(state: ServiceState) -> Iterator[tuple[str, CounterKey]]:
     for endpoint in state.endpoints:
         name = endpoint_chain_name(text, protocol, endpoint.text)
         yield name, CounterKey(text, protocol, Kind.CONNECTIONS, endpoint.text)
-
-
-def _equal_shares(endpoints: Sequence[Endpoint]) -> Mapping[str, float]:
-    return {endpoint.text: 1 / len(endpoints) for endpoint in endpoints}
-
-
-def _statistic(rows: Iterable[Mapping[str, int]]) -> tuple[float, int]:
-    """Sums of `shares_statistic` over rows in which every endpoint has the same share."""
-    statistic, degrees = 0.0, 0
-    for row in rows:
-        if sum(row.values()) >= ENOUGH_CONNECTIONS * len(row):
-            more, free = shares_statistic(row, dict.fromkeys(row, 1.0))
-            statistic, degrees = statistic + more, degrees + free
-    return statistic, degrees

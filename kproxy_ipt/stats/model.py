@@ -32,6 +32,19 @@ class Skew(StrEnum):
     UNEXPLAINED = "unexplained"
     """They do not fit, and no rule says why."""
 
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Skew.FITS: "connections fit the shares",
+    Skew.TOO_FEW: "too few connections to judge the shares",
+    Skew.AFFINITY: "connections do not fit the shares, reason: affinity (known clients return to their endpoint)",
+    Skew.UNEXPLAINED: "connections do not fit the shares, and no rule says why",
+}
+
 
 class EndpointTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """
@@ -40,10 +53,12 @@ class EndpointTraffic(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         endpoint: `ip:port` or `[ip]:port`.
         connections: All new connections that were counted.
-        recent: Those since the endpoints of the service port last changed.
+        recent: Those since the endpoints of the service port (in groups: those of its group) last changed.
         share: Part of new connections, 0 to 1, that the present rules of policy Cluster give it; None for none.
         local_share: The same for policy Local.
-        observed: Its part of all `recent` ones, 0 to 1; None where there are none.
+        expected: The part of all recent connections, 0 to 1, that both shares come to with as many connections by each
+            policy as there were; None where there were none.
+        observed: Its part of them, 0 to 1; None likewise.
         is_gone: Whether no present rule leads to it; its count stays.
     """
 
@@ -52,6 +67,7 @@ class EndpointTraffic(msgspec.Struct, frozen=True, kw_only=True):
     recent: int = 0
     share: float | None = None
     local_share: float | None = None
+    expected: float | None = None
     observed: float | None = None
     is_gone: bool = False
 
@@ -83,6 +99,19 @@ class ServiceTraffic(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: tuple[EndpointTraffic, ...] = ()
     skew: Skew = Skew.TOO_FEW
     probability: float | None = None
+
+    @property
+    def has_both_policies(self) -> bool:
+        """Whether rules give shares by policy Cluster and by policy Local."""
+        return any(one.share for one in self.endpoints) and any(one.local_share for one in self.endpoints)
+
+    @property
+    def sentence(self) -> str:
+        """What `skew` and `probability` say, for people."""
+        if self.probability is None:
+            return self.skew.sentence
+        chance = "less than 0.1 %" if self.probability < CHANCE else f"{100 * self.probability:.1f} %"
+        return f"{self.skew.sentence} (by chance alone: {chance})"
 
 
 class TrafficReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,27 +5,24 @@ Chains of the table nat see the first packet of a connection alone. So the count
 destination, in the chain of an endpoint, is the number of new connections to it, whatever way they took there. Those
 chains are left alone by syncs as long as the endpoint stays.
 
-The chain that chooses is written anew whenever its choice changes. So the counters of its rules are those since the
-endpoints changed, and they can be held against the shares that the very same rules give. Groups of endpoints are
-choices of their own, in chains of their own.
+What the chains that choose say, `choices.py` makes of it.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 
+from kproxy_ipt.ruleset.counted import Way, chances_of
 from kproxy_ipt.ruleset.matches import Conntrack
 from kproxy_ipt.ruleset.model import Rule, Ruleset
 from kproxy_ipt.ruleset.targets import Dnat, Jump, Reject, Verdict
-from kproxy_ipt.stats.chance import probability_of, shares_statistic
-from kproxy_ipt.stats.model import CHANCE, ENOUGH_CONNECTIONS, EndpointTraffic, ServiceTraffic, Skew
+from kproxy_ipt.stats.choices import read_choices
+from kproxy_ipt.stats.model import ServiceTraffic
 from kproxy_ipt.trace.branches import as_rows
-from kproxy_ipt.trace.row_shares import RowShares
 from kproxy_ipt.trace.service_chains import rules_of
 from kproxy_ipt.trace.service_reading import SHARED_CHAINS, owner_of, read_services
 from kproxy_ipt.trace.service_views import ServiceView
 
-_ENDPOINT, _CHOICES = "KUBE-SEP-", ("KUBE-SVC-", "KUBE-SVL-")
+_ENDPOINT, _CLUSTER, _LOCAL = "KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-"
 
 
 def packets(rule: Rule) -> int:
@@ -80,11 +77,14 @@ def refusal_of(rule: Rule) -> str:
 
 def _traffic(ruleset: Ruleset, view: ServiceView, refusals: Counter[str]) -> ServiceTraffic:
     counted = dict(_endpoint_counts(ruleset, view))
-    recent = _recent(ruleset, view)
-    shares = {one.destination: one.share for one in view.endpoints}
-    local_shares = {one.destination: one.share for one in view.local_endpoints}
-    total = sum(recent.values())
-    skew, probability = _skew(ruleset, view)
+    rows = {chain: tuple(_ways(ruleset, chain, view)) for chain in view.chains if chain.startswith((_CLUSTER, _LOCAL))}
+    entered = view.chains - view.groups
+    choices = read_choices(
+        rows,
+        (chain for chain in entered if chain.startswith(_CLUSTER)),
+        (chain for chain in entered if chain.startswith(_LOCAL)),
+    )
+    skew, probability = choices.judge(view.affinity_s)
     return ServiceTraffic(
         service_port=view.text,
         protocol=view.protocol,
@@ -94,23 +94,12 @@ def _traffic(ruleset: Ruleset, view: ServiceView, refusals: Counter[str]) -> Ser
         dropped=refusals["dropped"],
         affinity_s=view.affinity_s,
         endpoints=tuple(
-            EndpointTraffic(
-                endpoint=endpoint,
-                connections=connections,
-                recent=recent[chain],
-                share=_float(shares.get(endpoint)),
-                local_share=_float(local_shares.get(endpoint)),
-                observed=recent[chain] / total if total else None,
-            )
+            choices.endpoint(chain, endpoint, connections)
             for chain, (endpoint, connections) in sorted(counted.items(), key=lambda one: one[1])
         ),
         skew=skew,
         probability=probability,
     )
-
-
-def _float(share: Fraction | None) -> float | None:
-    return None if share is None else float(share)
 
 
 def _endpoint_counts(ruleset: Ruleset, view: ServiceView) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -122,50 +111,8 @@ def _endpoint_counts(ruleset: Ruleset, view: ServiceView) -> Iterator[tuple[str,
             yield chain, (target.to_destination, packets(rules[-1]))
 
 
-def _choices(ruleset: Ruleset, view: ServiceView) -> Iterator[tuple[Counter[str], dict[str, Fraction]]]:
-    """For each chain that chooses: how often it chose each place, and the share of each place."""
-    for chain in view.chains:
-        if not chain.startswith(_CHOICES):
-            continue
-        row = RowShares()
-        counts: Counter[str] = Counter()
-        shares: dict[str, Fraction] = {}
-        for rule in rules_of(ruleset, "nat", chain):
-            if isinstance(rule.target, Jump) and rule.target.chain in view.chains:
-                place = rule.target.chain
-                counts[place] += packets(rule)
-                taken = row.take(rule)
-                if taken:
-                    shares[place] = shares.get(place, Fraction(0)) + taken
-        if shares:
-            yield counts, shares
-
-
-def _recent(ruleset: Ruleset, view: ServiceView) -> Counter[str]:
-    """How often each chain of an endpoint was chosen since the choice last changed."""
-    found: Counter[str] = Counter()
-    for counts, _ in _choices(ruleset, view):
-        found.update({place: count for place, count in counts.items() if place.startswith(_ENDPOINT)})
-    return found
-
-
-def _skew(ruleset: Ruleset, view: ServiceView) -> tuple[Skew, float | None]:
-    """Whether all choices together fit their shares."""
-    statistic, degrees = 0.0, 0
-    for counts, shares in _choices(ruleset, view):
-        total = counts.total()
-        if not total or total * min(shares.values()) < ENOUGH_CONNECTIONS:
-            continue
-        more, free = shares_statistic(counts, {place: float(share) for place, share in shares.items()})
-        statistic, degrees = statistic + more, degrees + free
-    return judged(statistic, degrees, affinity_s=view.affinity_s)
-
-
-def judged(statistic: float, degrees: int, *, affinity_s: int) -> tuple[Skew, float | None]:
-    """What sums of `shares_statistic` say about a service port."""
-    if not degrees:
-        return Skew.TOO_FEW, None
-    probability = probability_of(statistic, degrees)
-    if probability >= CHANCE:
-        return Skew.FITS, probability
-    return (Skew.AFFINITY if affinity_s else Skew.UNEXPLAINED), probability
+def _ways(ruleset: Ruleset, chain: str, view: ServiceView) -> Iterator[Way]:
+    """The rules of a chain that lead to a place of the service port."""
+    for rule in rules_of(ruleset, "nat", chain):
+        if isinstance(rule.target, Jump) and rule.target.chain in view.chains:
+            yield Way(rule.target.chain, packets(rule), chances_of(rule))

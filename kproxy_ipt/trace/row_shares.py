@@ -10,6 +10,7 @@ from fractions import Fraction
 import msgspec
 
 from kproxy_ipt.rules.names import is_service_chain
+from kproxy_ipt.ruleset.counted import Chances, chances_of
 from kproxy_ipt.ruleset.matches import Comment, Match, StatisticNth, StatisticRandom
 from kproxy_ipt.ruleset.model import Rule
 from kproxy_ipt.ruleset.targets import Jump
@@ -47,8 +48,12 @@ class RowShares:
 
     def take(self, rule: Rule) -> Fraction:
         """The part of all connections that *rule* takes, which is then gone; 0 if it is no such rule."""
-        chances = [match for match in rule.matches if isinstance(match, StatisticRandom | StatisticNth)]
-        if len(chances) > 1 or not leads_to_place(rule, chances):
+        chances = chances_of(rule)
+        return Fraction(0) if chances is None or not leads_to_place(rule, chances) else self.take_part(chances)
+
+    def take_part(self, chances: Chances) -> Fraction:
+        """The same for a rule that leads to a place and asks for nothing but *chances*."""
+        if len(chances) > 1:
             return Fraction(0)
         taken = self.remaining * (_chance(chances[0]) if chances else 1)
         self.remaining -= taken

@@ -128,3 +128,24 @@ def shim(tmp_path: Path) -> Callable[[str, str], Mapping[str, str]]:
         return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
     return write
+
+
+@pytest.fixture
+def counted(invoke: Callable[..., Result], lab: tuple[str, ...], netns: str) -> tuple[str, ...]:
+    """The examples, and counters as if connections had come; options that name the namespace."""
+    ran = invoke("sync", "--once", *lab)
+    assert ran.exit_code == 0, ran.output
+    with inside(netns):
+        saved = subprocess.run(["iptables-nft-save"], capture_output=True, text=True, check=True).stdout
+        counts = {"-> 10.244.1.13:8080": 105, "-> 10.244.1.14:8080": 30, "-> 10.244.2.21:8080": 15}
+        lines = [
+            f"[{_packets(line, counts)}:0] {line}" if line.startswith("-A") else line for line in saved.splitlines()
+        ]
+        subprocess.run(["iptables-nft-restore", "--counters"], input="\n".join(lines) + "\n", text=True, check=True)
+    return ("--netns", netns, "--backend", "nft")
+
+
+def _packets(line: str, counts: dict[str, int]) -> int:
+    if "demo/web:http" in line and "--to-destination 10.244.1.13:8080" in line:
+        return 150
+    return next((count for part, count in counts.items() if part in line and "demo/web:http " in line), 0)

@@ -13,7 +13,6 @@ from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.traffic import LEAST_AGE_S, Traffic
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.rules.names import endpoint_chain_name
-from kproxy_ipt.state.model import NodeFacts
 from kproxy_ipt.stats.ended_rule import EndedRule
 from kproxy_ipt.stats.ledger import CounterKey, Kind
 from kproxy_ipt.testing.clock import ManualClock
@@ -41,7 +40,6 @@ class _Daemon:
             SilentLog(),
             netns=None,
             in_background=lambda work: self.tasks.append(asyncio.create_task(work)),
-            node=lambda: NodeFacts(name="node1"),
             unix_s=self.clock,
             monotonic=self.clock,
         )

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.rules.names import endpoint_chain_name
-from kproxy_ipt.ruleset.counted import CountedTables
-from kproxy_ipt.state.model import NodeFacts, Snapshot
+from kproxy_ipt.rules.names import endpoint_chain_name, service_suffix
+from kproxy_ipt.ruleset.counted import CountedTables, Way
+from kproxy_ipt.ruleset.matches import StatisticNth
+from kproxy_ipt.state.model import Snapshot
 from kproxy_ipt.state.tracker import ServiceName, States
 from kproxy_ipt.stats.ended_rule import EndedRule
 from kproxy_ipt.stats.family_traffic import MOST_GONE, FamilyTraffic
@@ -16,7 +17,6 @@ from kproxy_ipt.testing.desired import snapshot_of
 from kproxy_ipt.testing.objects import endpoint_slice, service
 
 _WEB = ("default", "web")
-_NODE = NodeFacts(name="node1")
 
 
 def _changes(*pods: str, affinity_timeout_s: int | None = None) -> Mapping[ServiceName, States]:
@@ -31,7 +31,9 @@ def _chain(pod: str) -> str:
 
 def _counted(**pods: int) -> CountedTables:
     counts = {_chain(name.replace("_", ".").removeprefix("p")): count for name, count in pods.items()}
-    return CountedTables(endpoints=counts, choices={"KUBE-SVC-A": counts})
+    chances = [*((StatisticNth(left),) for left in range(len(counts), 1, -1)), ()]
+    row = tuple(Way(chain, count, one) for (chain, count), one in zip(counts.items(), chances, strict=True))
+    return CountedTables(endpoints=counts, choices={f"KUBE-SVC-{service_suffix('default/web', 'tcp')}": row})
 
 
 class _Daemon:
@@ -51,7 +53,7 @@ class _Daemon:
     def look(self, **pods: int) -> ServiceTraffic:
         with self.traffic.ledger.look() as look:
             self.traffic.observe(_counted(**pods), look)
-        (found,) = self.traffic.services(_NODE)
+        (found,) = self.traffic.services()
         return found
 
 
@@ -101,7 +103,7 @@ def test_deleted_service_is_forgotten() -> None:
     daemon.sync({_WEB: ()}, ("10.0.0.1", 11))
 
     assert {} == dict(daemon.traffic.ledger.sums)
-    assert () == daemon.traffic.services(_NODE)
+    assert () == daemon.traffic.services()
 
 
 def test_refusals_are_known_by_their_comments() -> None:
@@ -113,7 +115,7 @@ def test_refusals_are_known_by_their_comments() -> None:
     daemon.traffic.ended(EndedRule(Family.IPV4, "", "default/web has no endpoints", 6))
     daemon.traffic.ended(EndedRule(Family.IPV4, "", "default/web has no local endpoints", 1))
     daemon.traffic.ended(EndedRule(Family.IPV4, "", "kubernetes forwarding rules", 1))
-    (found,) = daemon.traffic.services(_NODE)
+    (found,) = daemon.traffic.services()
 
     assert (6, 1, 2) == (found.rejected, found.dropped, daemon.traffic.invalid_dropped)
 
@@ -133,5 +135,5 @@ def test_some_services_can_be_asked_for_alone() -> None:
     daemon = _Daemon("10.0.0.1", "10.0.0.2")
     whole = (daemon.look(p10_0_0_1=10, p10_0_0_2=12),)
 
-    assert whole == daemon.traffic.services(_NODE, {_WEB})
-    assert () == daemon.traffic.services(_NODE, {("default", "other")})
+    assert whole == daemon.traffic.services({_WEB})
+    assert () == daemon.traffic.services({("default", "other")})

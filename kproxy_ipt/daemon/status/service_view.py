@@ -15,6 +15,7 @@ from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.rules.build import build_ruleset, with_base_chains
 from kproxy_ipt.state.tracker import ServiceName
 from kproxy_ipt.stats.model import EndpointTraffic, ServiceTraffic, TrafficReport
+from kproxy_ipt.stats.observed import unlike_words
 from kproxy_ipt.trace.explain_service import explain_service
 from kproxy_ipt.trace.explanation import EndpointRow, PortExplanation, ServiceExplanation
 from kproxy_ipt.trace.graph import Graph, build_graph
@@ -34,6 +35,7 @@ class EndpointLine(msgspec.Struct, frozen=True, kw_only=True):
         reason: Why it is in or out, in few words.
         because: The same as a sentence; "" where the words say all.
         expected: Its part of new connections, 0 to 1, by policy Cluster, or Local where that is the only one.
+        due: Its part of those that came, by both policies together; the same as `expected` where none came.
         traffic: What was counted, None where nothing is known.
     """
 
@@ -42,6 +44,7 @@ class EndpointLine(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     because: str
     expected: float
+    due: float
     traffic: EndpointTraffic | None
 
 
@@ -55,6 +58,7 @@ class PortView(msgspec.Struct, frozen=True, kw_only=True):
         hidden: How many are left out.
         scale: The largest part of any line: what a full bar means.
         gone: Endpoints without rules that were counted.
+        unlike: How rules that were read after the last change differ from what is wanted; "" if they do not.
     """
 
     key: str
@@ -64,6 +68,7 @@ class PortView(msgspec.Struct, frozen=True, kw_only=True):
     scale: float
     traffic: ServiceTraffic | None
     gone: tuple[EndpointTraffic, ...]
+    unlike: str
 
 
 class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,21 +100,27 @@ def service_view(scene: Scene, name: ServiceName, report: TrafficReport) -> Serv
     if explanation is None:
         return None
     traffic = {(one.family, one.service_port, one.protocol): one for one in report.services}
+    changed_unix_s = scene.changed_unix_s.get(name)
+    is_settled = changed_unix_s is not None and report.unix_time_s > changed_unix_s and name not in scene.unwritten
     return ServiceView(
         explanation=explanation,
         ports=tuple(
-            _port_view(port, traffic.get((port.family, port.text, port.protocol))) for port in explanation.ports
+            _port_view(port, traffic.get((port.family, port.text, port.protocol)), is_settled=is_settled)
+            for port in explanation.ports
         ),
         refusals=tuple(refusal for refusal in scene.refusals if refusal.service == name),
-        changed_unix_s=scene.changed_unix_s.get(name),
+        changed_unix_s=changed_unix_s,
     )
 
 
-def _port_view(port: PortExplanation, traffic: ServiceTraffic | None) -> PortView:
+def _port_view(port: PortExplanation, traffic: ServiceTraffic | None, *, is_settled: bool) -> PortView:
     counted = {one.endpoint: one for one in traffic.endpoints} if traffic else {}
     lines = [_line(row, counted.get(row.text)) for row in port.endpoints]
+    is_in = {line.row.text for line in lines if line.is_in}
     shown = lines if len(lines) <= MOST_ENDPOINTS else sorted(lines, key=lambda line: line.is_in)[:MOST_ENDPOINTS]
-    parts = [part for line in lines for part in (line.expected, (line.traffic or _NO_TRAFFIC).observed or 0.0)]
+    parts = [
+        part for line in lines for part in (line.expected, line.due, (line.traffic or _NO_TRAFFIC).observed or 0.0)
+    ]
     return PortView(
         key=f"{port.family}-{port.protocol}-{port.port}",
         port=port,
@@ -117,7 +128,8 @@ def _port_view(port: PortExplanation, traffic: ServiceTraffic | None) -> PortVie
         hidden=len(lines) - len(shown),
         scale=max(parts, default=0.0) or 1.0,
         traffic=traffic,
-        gone=tuple(one for one in counted.values() if one.is_gone),
+        gone=tuple(one for one in counted.values() if one.is_gone and one.endpoint not in is_in),
+        unlike=unlike_words(port, traffic) if traffic and is_settled else "",
     )
 
 
@@ -129,12 +141,14 @@ def _line(row: EndpointRow, traffic: EndpointTraffic | None) -> EndpointLine:
         words = next(iter(distinct)).value
     else:
         words = ", ".join(f"{word}: {reason.value}" for word, reason in reasons.items())
+    expected = row.cluster_share if row.cluster is not None else row.local_share
     return EndpointLine(
         row=row,
         is_in=is_in,
         reason=words,
         because=row.detail or "; ".join(reason.sentence for reason in distinct if not reason.is_in),
-        expected=row.cluster_share if row.cluster is not None else row.local_share,
+        expected=expected,
+        due=expected if traffic is None or traffic.expected is None else traffic.expected,
         traffic=traffic if is_in else None,
     )
 

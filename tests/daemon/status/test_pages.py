@@ -130,7 +130,7 @@ def test_shares_stand_beside_what_was_counted() -> None:
     counted, daemon = Counted(traffic), _daemon()
     answer = daemon.ask("/service/default/web", traffic=counted)
 
-    assert "1,234, shares: unexplained" in _text(answer)
+    assert "1,234 Shares connections do not fit the shares, and no rule says why" in _text(answer)
     assert "100 % 75 %" in _text(answer)
     assert "10.244.1.9:80 gone" in _text(answer)
     assert b'class="part" y="2" width="75.00"' in answer.body
