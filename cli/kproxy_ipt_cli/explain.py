@@ -9,6 +9,7 @@ import msgspec
 
 from kproxy_ipt.addresses import Family, canonical_address, family_of
 from kproxy_ipt.config.model import Dispatch
+from kproxy_ipt.daemon.machine import Target
 from kproxy_ipt.daemon.node import node_notes, own_node
 from kproxy_ipt.errors import Finding
 from kproxy_ipt.objects.model import Objects, Service
@@ -17,6 +18,7 @@ from kproxy_ipt.rules.build import build_ruleset
 from kproxy_ipt.selection.reasons import Reason
 from kproxy_ipt.state.model import MachineFacts, Snapshot
 from kproxy_ipt.state.snapshot import take_snapshot
+from kproxy_ipt.stats.model import ServiceTraffic
 from kproxy_ipt.trace.branches import part_of_dispatch
 from kproxy_ipt.trace.chain_owner import FIXED_CHAIN_MEANINGS, ChainOwner, chain_owners
 from kproxy_ipt.trace.explain_service import explain_service
@@ -24,9 +26,9 @@ from kproxy_ipt.trace.explain_slices import slices_of
 from kproxy_ipt.trace.explanation import EndpointRow, Entry, PortExplanation, ServiceExplanation
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import failing
+from kproxy_ipt_cli._observed import Observed, endpoint_cells, endpoint_columns, observe, summary_lines
 from kproxy_ipt_cli._options import (
     Request,
-    families_of,
     family_option,
     flag_options,
     interface_addresses_of,
@@ -35,6 +37,7 @@ from kproxy_ipt_cli._options import (
     output_option,
     request_of,
     source_options,
+    target_of,
 )
 from kproxy_ipt_cli._output import TEXT, plain, print_document, print_findings, print_notes, print_table, rejected
 from kproxy_ipt_cli._reports import findings_document
@@ -49,6 +52,7 @@ class _Scene(msgspec.Struct, frozen=True):
     objects: Objects
     snapshots: Mapping[Family, Snapshot]
     machine: MachineFacts
+    observed: Observed
     output: str
 
 
@@ -57,6 +61,11 @@ class _Scene(msgspec.Struct, frozen=True):
 @source_options
 @family_option
 @netns_option
+@click.option(
+    "--observed/--no-observed",
+    default=None,
+    help="Whether counts of the kernel stand beside the shares. Default: for root, where the kernel has such rules.",
+)
 @node_address_option
 @flag_options
 @output_option
@@ -68,6 +77,7 @@ def command(
     context: str,
     family: str,
     netns: str | None,
+    observed: bool | None,
     node_addresses: tuple[str, ...],
     output: str,
     **flags: tuple[str, ...],
@@ -75,7 +85,8 @@ def command(
     """
     Explain the rules of one node: every address of a Service, its chain, and every endpoint, in or out with the reason.
 
-    The namespace may be left out where only one Service has the name. Nothing is read from the kernel.
+    The namespace may be left out where only one Service has the name. Where the kernel can be read, the connections
+    that its rules counted stand beside the shares of a Service; nothing else comes from the kernel.
 
     \b
     Examples:
@@ -88,19 +99,25 @@ def command(
         kind, name = "chain", subject
     if kind not in _KINDS or not name:
         raise click.UsageError("say svc/NAMESPACE/NAME, chain/NAME or endpoint/IP")
-    scene = _scene(request_of(paths, context, flags), family, netns, node_addresses, output)
+    target = target_of(netns=netns, backend="auto", family=family, lock_wait=5)
+    seen = observe(target, wanted=observed if _KINDS[kind] == "service" else False)
+    scene = _scene(request_of(paths, context, flags), target, seen, node_addresses, output)
     explain = {"service": _explain_service, "chain": _explain_chain, "endpoint": _explain_endpoint}[_KINDS[kind]]
     explain(scene, name)
 
 
-def _scene(request: Request, family: str, netns: str | None, node_addresses: tuple[str, ...], output: str) -> _Scene:
+def _scene(
+    request: Request, target: Target, observed: Observed, node_addresses: tuple[str, ...], output: str
+) -> _Scene:
     objects = request.read_objects()
     node = own_node(objects, request.config, request.node_name)
-    families = families_of(family)
+    families = target.families
+    if observed.problem and observed.is_asked_for:
+        print_notes((f"nothing observed: {observed.problem}",))
     print_notes((*request.config_notes, *node_notes(objects, request.config, node, frozenset(families))))
-    machine = MachineFacts(interface_addresses=interface_addresses_of(request.config, node_addresses, netns))
+    machine = MachineFacts(interface_addresses=interface_addresses_of(request.config, node_addresses, target.netns))
     snapshots = {one: take_snapshot(objects, one, node) for one in families}
-    return _Scene(request, objects, snapshots, machine, output)
+    return _Scene(request, objects, snapshots, machine, observed, output)
 
 
 def _explain(scene: _Scene, service: Service) -> ServiceExplanation:
@@ -117,7 +134,7 @@ def _explain_service(scene: _Scene, name: str) -> None:
     print_findings(findings)
     if scene.output != TEXT:
         document = {"command": "explain", **findings_document(findings), "explanation": plain(explanation)}
-        print_document(document, scene.output)
+        print_document({**document, **scene.observed.document(explanation.ports)}, scene.output)
         return
     click.secho(f"Service {explanation.service}, type {explanation.type}, on node {_node_text(explanation)}", bold=True)
     if explanation.reason:
@@ -125,7 +142,7 @@ def _explain_service(scene: _Scene, name: str) -> None:
     for out in explanation.families_out:
         click.echo(out.sentence)
     for port in explanation.ports:
-        _print_port(port)
+        _print_port(port, scene.observed)
 
 
 def _node_text(explanation: ServiceExplanation) -> str:
@@ -170,7 +187,7 @@ def _findings_about(objects: Objects, service: Service) -> tuple[Finding, ...]:
     return tuple(one for one in objects.findings if one.object in subjects)
 
 
-def _print_port(port: PortExplanation) -> None:
+def _print_port(port: PortExplanation, observed: Observed) -> None:
     click.echo()
     click.secho(f"{port.text} {port.family.api_name} {port.port}/{port.protocol}", bold=True)
     click.echo(f"chains: {', '.join(port.chains) or 'none'}")
@@ -189,10 +206,25 @@ def _print_port(port: PortExplanation) -> None:
         for line in entry.notes:
             click.echo(f"  {entry.kind} {entry.address}: {line}")
     click.echo()
-    if port.endpoints:
-        print_table(_ENDPOINT_COLUMNS, map(_endpoint_row, port.endpoints))
+    _print_endpoints(port, observed.traffic(port))
+    for line in summary_lines(port, observed):
+        click.echo(line)
+
+
+def _print_endpoints(port: PortExplanation, traffic: ServiceTraffic | None) -> None:
+    rows = [_with_counts(_endpoint_row(row), endpoint_cells(traffic, row.text)) for row in port.endpoints]
+    known = {row.text for row in port.endpoints}
+    others = [one.endpoint for one in traffic.endpoints if one.endpoint not in known] if traffic else []
+    rows += [_with_counts((one, *_ONLY_IN_RULES), endpoint_cells(traffic, one)) for one in others]
+    if rows:
+        print_table(_with_counts(_ENDPOINT_COLUMNS, endpoint_columns(traffic)), rows)
     else:
         click.echo("no endpoints: no slice of this Service has any")
+
+
+def _with_counts(cells: tuple[str, ...], counts: tuple[str, ...]) -> tuple[str, ...]:
+    """*counts* between the shares and the reason."""
+    return (*cells[:_SHARES_END], *counts, *cells[_SHARES_END:])
 
 
 def _entry_row(entry: Entry) -> tuple[str, ...]:
@@ -200,6 +232,8 @@ def _entry_row(entry: Entry) -> tuple[str, ...]:
 
 
 _ENDPOINT_COLUMNS = ("endpoint", "node", "cluster", "local", "slice", "reason")
+_SHARES_END = _ENDPOINT_COLUMNS.index("slice")
+_ONLY_IN_RULES = ("-", "-", "-", "-", "only the kernel's rules lead to it")
 
 
 def _endpoint_row(row: EndpointRow) -> tuple[str, ...]:
