@@ -1,8 +1,9 @@
 """What the kernel counted, beside what `explain` says: looked for where it can be, and no reason to fail."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
+import click
 import msgspec
 
 from kproxy_ipt.addresses import Family
@@ -65,24 +66,24 @@ def observe(target: Target, *, wanted: bool | None) -> Observed:
         return Observed(problem=str(error), is_asked_for=is_asked_for)
 
 
-def summary_lines(port: PortExplanation, observed: Observed) -> Iterator[str]:
-    """What was counted for a service port and whether it fits, for people; nothing where nothing was read."""
+def print_summary(port: PortExplanation, observed: Observed) -> None:
+    """Print what was counted for a service port and whether it fits; nothing where nothing was read."""
     traffic = observed.traffic(port)
     if traffic is None:
         if observed.has_rules(port.family) or (observed.is_asked_for and port.family in observed.families):
-            yield "observed: the kernel has no rule of this service port (compare with `kproxy-ipt check`)"
+            click.secho("observed: the kernel has no rule of this service port; try `kproxy-ipt check`", fg="yellow")
         return
     counts = f"{counted(traffic.connections, 'connection')}, {traffic.rejected} rejected, {traffic.dropped} dropped"
-    yield f"observed: {counts} since the rules were written"
-    yield f"shares: {traffic.sentence}"
+    click.echo(f"observed: {counts} since the rules were written")
+    click.echo(f"shares: {traffic.sentence}")
     unlike = unlike_words(port, traffic)
     if unlike:
-        yield f"rules: not those that these objects ask for: {unlike} (compare with `kproxy-ipt check`)"
+        click.secho(f"rules: not those that these objects ask for: {unlike}; try `kproxy-ipt check`", fg="yellow")
 
 
 def endpoint_columns(traffic: ServiceTraffic | None) -> tuple[str, ...]:
-    """The columns that `endpoint_cells` fill; none where nothing was read."""
-    if traffic is None:
+    """The columns that `endpoint_cells` fill; none where nothing was counted."""
+    if traffic is None or not traffic.endpoints:
         return ()
     expected = ("expected",) if traffic.has_both_policies else ()
     return (*expected, "observed", "since change", "connections")
@@ -90,7 +91,7 @@ def endpoint_columns(traffic: ServiceTraffic | None) -> tuple[str, ...]:
 
 def endpoint_cells(traffic: ServiceTraffic | None, endpoint: str) -> tuple[str, ...]:
     """What was counted for an endpoint; dashes for one that no rule leads to."""
-    if traffic is None:
+    if traffic is None or not traffic.endpoints:
         return ()
     one = next((one for one in traffic.endpoints if one.endpoint == endpoint), None)
     if one is None:

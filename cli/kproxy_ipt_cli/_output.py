@@ -36,15 +36,15 @@ def print_document(document: Plain, output: str) -> None:
     click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=2**16), nl=False)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, unit: str = "") -> None:
     """
-    Print a table; columns whose cells are all numbers or percentages are aligned to the right.
+    Print a table; columns whose cells are all numbers, or numbers with *unit*, are aligned to the right.
 
     No cell is ever cut or folded, whatever the width of the terminal: names of chains are there to be copied.
     """
     cells = [list(row) for row in rows]
     widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
-    is_number = [_are_numbers([row[index] for row in cells]) for index in range(len(columns))]
+    is_number = [_are_numbers([row[index].removesuffix(unit) for row in cells]) for index in range(len(columns))]
     header, *body = [
         "  ".join(
             cell.rjust(width) if to_right else cell.ljust(width)
@@ -59,12 +59,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def _are_numbers(cells: Sequence[str]) -> bool:
     """Whether all cells are numbers, but for dashes that stand for unknown ones."""
     known = [cell for cell in cells if cell != "-"]
-    return bool(known) and all(cell.removesuffix(" %").replace(".", "", 1).isdigit() for cell in known)
+    return bool(known) and all(cell.replace(".", "", 1).isdigit() for cell in known)
+
+
+PERCENT = " %"
 
 
 def percent(share: float | None) -> str:
     """`33.3 %`, a dash for None."""
-    return "-" if share is None else f"{100 * share:.1f} %"
+    return "-" if share is None else f"{100 * share:.1f}{PERCENT}"
 
 
 def counted(number: int, word: str) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import click
 
+NO_RULES = "the kernel has no rule of any Service; `kproxy-ipt preflight` tells in which backend rules are in use"
+
 
 def is_named(wanted: str, service_port: str) -> bool:
     """Whether *service_port* (`namespace/name:port`) is meant by what a person wrote; "" means every one."""
@@ -21,7 +23,10 @@ def require_one(wanted: str, service_ports: Iterable[str]) -> None:
     Make sure that somebody is meant.
 
     Raises:
-        UsageError: No rule names such a service port.
+        UsageError: No rule names such a service port, or any at all.
     """
-    if wanted and not any(is_named(wanted, one) for one in service_ports):
+    known = tuple(service_ports)
+    if wanted and not known:
+        raise click.UsageError(NO_RULES)
+    if wanted and not any(is_named(wanted, one) for one in known):
         raise click.UsageError(f"no rule names a Service {wanted!r}: expected [NAMESPACE/]NAME[:PORT]")

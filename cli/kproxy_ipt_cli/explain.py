@@ -26,7 +26,7 @@ from kproxy_ipt.trace.explain_slices import slices_of
 from kproxy_ipt.trace.explanation import EndpointRow, Entry, PortExplanation, ServiceExplanation
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import failing
-from kproxy_ipt_cli._observed import Observed, endpoint_cells, endpoint_columns, observe, summary_lines
+from kproxy_ipt_cli._observed import Observed, endpoint_cells, endpoint_columns, observe, print_summary
 from kproxy_ipt_cli._options import (
     Request,
     family_option,
@@ -39,7 +39,16 @@ from kproxy_ipt_cli._options import (
     source_options,
     target_of,
 )
-from kproxy_ipt_cli._output import TEXT, plain, print_document, print_findings, print_notes, print_table, rejected
+from kproxy_ipt_cli._output import (
+    PERCENT,
+    TEXT,
+    plain,
+    print_document,
+    print_findings,
+    print_notes,
+    print_table,
+    rejected,
+)
 from kproxy_ipt_cli._reports import findings_document
 
 _KINDS = {"svc": "service", "service": "service", "services": "service", "chain": "chain", "endpoint": "endpoint"}
@@ -207,19 +216,20 @@ def _print_port(port: PortExplanation, observed: Observed) -> None:
             click.echo(f"  {entry.kind} {entry.address}: {line}")
     click.echo()
     _print_endpoints(port, observed.traffic(port))
-    for line in summary_lines(port, observed):
-        click.echo(line)
+    print_summary(port, observed)
 
 
 def _print_endpoints(port: PortExplanation, traffic: ServiceTraffic | None) -> None:
-    rows = [_with_counts(_endpoint_row(row), endpoint_cells(traffic, row.text)) for row in port.endpoints]
+    rows = [_with_counts(_endpoint_row(row), endpoint_cells(traffic, row.text)) for row in port.shown_endpoints]
     known = {row.text for row in port.endpoints}
     others = [one.endpoint for one in traffic.endpoints if one.endpoint not in known] if traffic else []
     rows += [_with_counts((one, *_ONLY_IN_RULES), endpoint_cells(traffic, one)) for one in others]
     if rows:
-        print_table(_with_counts(_ENDPOINT_COLUMNS, endpoint_columns(traffic)), rows)
+        print_table(_with_counts(_ENDPOINT_COLUMNS, endpoint_columns(traffic)), rows, unit=PERCENT)
     else:
         click.echo("no endpoints: no slice of this Service has any")
+    if port.hidden_words:
+        click.echo(port.hidden_words)
 
 
 def _with_counts(cells: tuple[str, ...], counts: tuple[str, ...]) -> tuple[str, ...]:

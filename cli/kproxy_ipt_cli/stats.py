@@ -12,8 +12,8 @@ from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.stats.model import EndpointTraffic, ServiceTraffic, TrafficReport
 from kproxy_ipt_cli._failures import failing
 from kproxy_ipt_cli._options import backend_option, family_option, netns_option, output_option, target_of
-from kproxy_ipt_cli._output import TEXT, Plain, percent, plain, print_document, print_table
-from kproxy_ipt_cli._service_names import is_named, require_one
+from kproxy_ipt_cli._output import PERCENT, TEXT, Plain, percent, plain, print_document, print_notes, print_table
+from kproxy_ipt_cli._service_names import NO_RULES, is_named, require_one
 
 
 @click.command(name="stats", short_help="Count connections per Service and endpoint, beside the shares of the rules.")
@@ -67,6 +67,8 @@ def command(
     report = look(machine, target)
     require_one(service, (one.service_port for one in report.services))
     services = [one for one in report.services if is_named(service, one.service_port)]
+    if not report.services:
+        print_notes((NO_RULES,))
     if output == TEXT:
         _print_text(services, report, in_detail=bool(service))
     else:
@@ -114,7 +116,7 @@ def _print_service(one: ServiceTraffic) -> None:
     click.echo(f"{one.connections} connections, {one.rejected} rejected, {one.dropped} dropped{affinity}")
     click.echo(f"shares: {one.sentence}")
     if one.endpoints:
-        print_table(endpoint_columns(one), endpoint_rows(one))
+        print_table(endpoint_columns(one), endpoint_rows(one), unit=PERCENT)
     click.echo()
 
 

@@ -12,7 +12,7 @@ from kproxy_ipt.stats.virtual_servers import RealServer, VirtualServer
 from kproxy_ipt_cli._failures import failing
 from kproxy_ipt_cli._options import backend_option, family_option, netns_option, output_option, target_of
 from kproxy_ipt_cli._output import TEXT, Plain, plain, print_document, print_notes
-from kproxy_ipt_cli._service_names import is_named, require_one
+from kproxy_ipt_cli._service_names import NO_RULES, is_named, require_one
 
 _HEAD = """Prot LocalAddress:Port Scheduler Flags
   -> RemoteAddress:Port           Forward Weight ActiveConn InActConn"""
@@ -43,6 +43,8 @@ def command(*, service: str, family: str, netns: str | None, backend: BackendWis
         found = look_at_servers(machine)
     require_one(service, (one.service_port for one in found.servers))
     servers = [one for one in found.servers if is_named(service, one.service_port)]
+    if not found.servers:
+        print_notes((NO_RULES,))
     print_notes(f"connections of {one.api_name} are not known: {problem}" for one, problem in found.problems.items())
     if output == TEXT:
         _print_text(servers)

@@ -108,6 +108,9 @@ class ServiceTraffic(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         """What `skew` and `probability` say, for people."""
+        reached = sum(bool(one.share or one.local_share) for one in self.endpoints)
+        if reached < 2 and self.skew is Skew.TOO_FEW:
+            return "a single endpoint gets everything" if reached else "no rule leads to an endpoint"
         if self.probability is None:
             return self.skew.sentence
         chance = "less than 0.1 %" if self.probability < CHANCE else f"{100 * self.probability:.1f} %"

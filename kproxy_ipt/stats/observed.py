@@ -18,8 +18,8 @@ _ROUNDING = 0.01
 """Relative difference of two shares that are the same: the dices of old rules have five decimals."""
 
 
-MOST_NAMED = 5
-"""Differences that are named one by one."""
+MOST_NAMED = 3
+"""Endpoints that are named where several get the same."""
 
 
 class UnlikeShare(msgspec.Struct, frozen=True):
@@ -39,10 +39,10 @@ class UnlikeShare(msgspec.Struct, frozen=True):
     given: float
 
     @property
-    def sentence(self) -> str:
-        """For people."""
+    def words(self) -> str:
+        """What an endpoint gets, for people."""
         given, wanted = (f"{100 * share:.1f} %" if share else "nothing" for share in (self.given, self.wanted))
-        return f"{self.endpoint} gets {given} by policy {self.policy} instead of {wanted}"
+        return f"{given} by policy {self.policy} instead of {wanted}"
 
 
 def port_traffic(port: PortExplanation, seen: CountedTables, destinations: Mapping[str, str]) -> ServiceTraffic | None:
@@ -102,10 +102,18 @@ def unlike_shares(port: PortExplanation, traffic: ServiceTraffic) -> tuple[Unlik
 
 
 def unlike_words(port: PortExplanation, traffic: ServiceTraffic) -> str:
-    """The same for people, the first of many; "" where rules and objects agree."""
-    unlike = unlike_shares(port, traffic)
-    more = [f"{len(unlike) - MOST_NAMED} more"] if len(unlike) > MOST_NAMED else []
-    return "; ".join([*(one.sentence for one in unlike[:MOST_NAMED]), *more])
+    """The same for people, alike ones together; "" where rules and objects agree."""
+    alike: dict[str, list[str]] = {}
+    for one in unlike_shares(port, traffic):
+        alike.setdefault(one.words, []).append(one.endpoint)
+    return "; ".join(f"{_named(endpoints)} {words}" for words, endpoints in alike.items())
+
+
+def _named(endpoints: list[str]) -> str:
+    """`a and b get`; of many the first ones."""
+    named, more = endpoints[:MOST_NAMED], len(endpoints) - MOST_NAMED
+    *first, last = [*named, f"{more} more"] if more > 0 else named
+    return f"{', '.join(first)} and {last} get" if first else f"{last} gets"
 
 
 def _wanted(row: EndpointRow) -> Iterator[tuple[str, float]]:

@@ -80,6 +80,11 @@ class EndpointRow(msgspec.Struct, frozen=True, kw_only=True):
     local_share: float = 0.0
     detail: str = ""
 
+    @property
+    def is_of_other_family(self) -> bool:
+        """Whether its slice is for the rules of the other family."""
+        return Reason.OTHER_FAMILY in (self.cluster, self.local)
+
 
 class AffinityExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Session affinity: for how long a client is remembered, and how many of them."""
@@ -124,6 +129,17 @@ class PortExplanation(msgspec.Struct, frozen=True, kw_only=True):
     source_ranges: RangesExplanation | None
     health_check: str = ""
     balancing: str = ""
+
+    @property
+    def shown_endpoints(self) -> tuple[EndpointRow, ...]:
+        """Those for people: what is of the other family is told with its own rules, unless there is nothing else."""
+        return tuple(row for row in self.endpoints if not row.is_of_other_family) or self.endpoints
+
+    @property
+    def hidden_words(self) -> str:
+        """How many others there are, "" for none."""
+        count = len(self.endpoints) - len(self.shown_endpoints)
+        return f"{count} endpoint{'' if count == 1 else 's'} of the other family: not for these rules" if count else ""
 
 
 class FamilyOut(msgspec.Struct, frozen=True):

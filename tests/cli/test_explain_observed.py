@@ -13,10 +13,11 @@ from click.testing import Result
 Invoke = Callable[..., Result]
 
 _OBSERVED = """\
-endpoint           node  cluster    local  observed  since change  connections  slice     reason
-10.244.1.13:8080   n1    in 33.3 %  -        70.0 %           105          150  web-ipv4  ready
-10.244.1.14:8080   n1    in 33.3 %  -        20.0 %            30            0  web-ipv4  ready
-10.244.2.21:8080   n2    in 33.3 %  -        10.0 %            15            0  web-ipv4  ready
+endpoint          node  cluster    local  observed  since change  connections  slice     reason
+10.244.1.13:8080  n1    in 33.3 %  -        70.0 %           105          150  web-ipv4  ready
+10.244.1.14:8080  n1    in 33.3 %  -        20.0 %            30            0  web-ipv4  ready
+10.244.2.21:8080  n2    in 33.3 %  -        10.0 %            15            0  web-ipv4  ready
+3 endpoints of the other family: not for these rules
 """
 _SHARES = """\
 observed: 150 connections, 0 rejected, 0 dropped since the rules were written
@@ -69,7 +70,7 @@ def test_rules_that_lag_behind_are_told(explain: Callable[..., Result], examples
     assert "10.244.1.14:8080 - - - 20.0 % 30 0 - only the kernel's rules lead to it" in lines
     assert (
         "rules: not those that these objects ask for: 10.244.1.14:8080 gets 33.3 % by policy Cluster instead of "
-        "nothing; 10.244.1.77:8080 gets nothing by policy Cluster instead of 33.3 % (compare with `kproxy-ipt check`)"
+        "nothing; 10.244.1.77:8080 gets nothing by policy Cluster instead of 33.3 %; try `kproxy-ipt check`"
     ) == lines[-1]
 
 

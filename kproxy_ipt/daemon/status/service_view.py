@@ -115,7 +115,7 @@ def service_view(scene: Scene, name: ServiceName, report: TrafficReport) -> Serv
 
 def _port_view(port: PortExplanation, traffic: ServiceTraffic | None, *, is_settled: bool) -> PortView:
     counted = {one.endpoint: one for one in traffic.endpoints} if traffic else {}
-    lines = [_line(row, counted.get(row.text)) for row in port.endpoints]
+    lines = [_line(row, counted.get(row.text)) for row in port.shown_endpoints]
     is_in = {line.row.text for line in lines if line.is_in}
     shown = lines if len(lines) <= MOST_ENDPOINTS else sorted(lines, key=lambda line: line.is_in)[:MOST_ENDPOINTS]
     parts = [
