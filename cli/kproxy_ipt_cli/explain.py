@@ -243,7 +243,7 @@ def _entry_row(entry: Entry) -> tuple[str, ...]:
 
 _ENDPOINT_COLUMNS = ("endpoint", "node", "cluster", "local", "slice", "reason")
 _SHARES_END = _ENDPOINT_COLUMNS.index("slice")
-_ONLY_IN_RULES = ("-", "-", "-", "-", "only the kernel's rules lead to it")
+_ONLY_IN_RULES = ("-", "-", "-", "-", "only rules of the kernel lead to it")
 
 
 def _endpoint_row(row: EndpointRow) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 The connections of one family as a daemon counts them: names of chains, a ledger, and what the last look found.
 
 Chains are told apart by name, and names are computed from the state. So a chain is known before it is written, and
-forgotten once the sync that deletes it is over. Endpoints that leave keep their sums, the latest some of each service
-port by themselves and earlier ones as one, so that neither memory nor metrics grow with every pod that ever was.
+forgotten once nobody counts its endpoint any more. Endpoints that leave keep their sums, the latest some of each
+service port by themselves and earlier ones as one, so that neither memory nor metrics grow with every pod that ever
+was. The rules of a Service that is set aside go on leading to them: such endpoints are not gone.
 """
 
 from collections import defaultdict
@@ -63,7 +64,6 @@ class FamilyTraffic:
             gone = self._gone.pop(name, {})
             for chain in former.keys() - present.keys():
                 gone[former[chain]] = None
-                self._keys.pop(chain, None)
             if states:
                 self._states[name] = states
                 self._keep_gone(name, {key: None for key in gone if key not in present.values()})
@@ -75,11 +75,14 @@ class FamilyTraffic:
             protocol = self._protocols.pop(text, "")
             self.ledger.forget(CounterKey(text, protocol, kind) for kind in Kind)
         self.ledger.forget(keys)
+        for key in keys:
+            self._keys.pop(_chain_of(key), None)
 
     def _keep_gone(self, name: ServiceName, gone: dict[CounterKey, None]) -> None:
         """Let early ones of many endpoints that are gone be one sum."""
         for key in list(gone)[:-MOST_GONE]:
             self.ledger.fold(key, CounterKey(key.service_port, key.protocol, key.kind))
+            self._keys.pop(_chain_of(key), None)
             del gone[key]
         if gone:
             self._gone[name] = gone
@@ -143,17 +146,13 @@ class FamilyTraffic:
     def _service(self, state: ServiceState, gone: list[CounterKey]) -> ServiceTraffic:
         port, sums = state.service_port, self.ledger.sums
         choices = choices_of(self._seen.choices, port.text, port.protocol)
-        chains = choices.reached
-        endpoints = [
-            choices.endpoint(chain, key.endpoint, sums.get(key, 0))
-            for chain, key in _chain_keys(state)
-            if chain in chains
-        ]
-        reached = {one.endpoint for one in endpoints}
-        unreached = {key for _, key in _chain_keys(state) if key.endpoint not in reached and sums.get(key)}
+        reached = choices.reached
+        keys = {key: chain for chain, key in _chain_keys(state)} | {key: _chain_of(key) for key in gone}
+        present = sorted(key for key, chain in keys.items() if chain in reached)
+        absent = sorted(key for key, chain in keys.items() if chain not in reached and (key in gone or sums.get(key)))
+        endpoints = [choices.endpoint(keys[key], key.endpoint, sums.get(key, 0)) for key in present]
         endpoints += [
-            EndpointTraffic(endpoint=key.endpoint, connections=sums.get(key, 0), is_gone=True)
-            for key in sorted({*gone, *unreached})
+            EndpointTraffic(endpoint=key.endpoint, connections=sums.get(key, 0), is_gone=True) for key in absent
         ]
         earlier = sums.get(CounterKey(port.text, port.protocol, Kind.CONNECTIONS), 0)
         skew, probability = choices.judge(port.affinity_timeout_s)
@@ -169,6 +168,10 @@ class FamilyTraffic:
             skew=skew,
             probability=probability,
         )
+
+
+def _chain_of(key: CounterKey) -> str:
+    return endpoint_chain_name(key.service_port, key.protocol, key.endpoint)
 
 
 def _chain_keys(state: ServiceState) -> Iterator[tuple[str, CounterKey]]:

@@ -54,12 +54,12 @@ class WatchedDaemon:
         self._quarantines = {family: Quarantine(family) for family in self._families}
         self.health = ProxyHealth(self._families, sync_period_s=30, clock=self.clock, wall_clock_ns=self.clock.wall_ns)
         api = ApiStatus(Kind, clock=self.clock, wall_clock_ns=self.clock.wall_ns)
-        self.history = History(self._unix_s)
+        self.history = History(self.unix_s)
         self.inputs = Inputs(
             self._families,
             "node1",
             clock=self.clock,
-            started_unix_s=self._unix_s(),
+            started_unix_s=self.unix_s(),
             metrics=Metrics(),
             api_status=api,
             log=SilentLog(),
@@ -76,12 +76,13 @@ class WatchedDaemon:
             config=lambda: self.config,
             machine_facts=lambda: self.facts,
             machine=lambda: self._machine,
-            unix_s=self._unix_s,
+            unix_s=self.unix_s,
         )
         self.put(*objects)
         self.inputs.ready.set()
 
-    def _unix_s(self) -> float:
+    def unix_s(self) -> float:
+        """What its clock says, in seconds since 1970."""
         return self.clock.wall_ns() / 1e9
 
     def put(self, *objects: ApiObject) -> None:

@@ -67,7 +67,7 @@ def test_rules_that_lag_behind_are_told(explain: Callable[..., Result], examples
     lines = [" ".join(line.split()) for line in explain(source=changed).stdout.splitlines()]
 
     assert "10.244.1.77:8080 n1 in 33.3 % - - - - web-ipv4 ready" in lines
-    assert "10.244.1.14:8080 - - - 20.0 % 30 0 - only the kernel's rules lead to it" in lines
+    assert "10.244.1.14:8080 - - - 20.0 % 30 0 - only rules of the kernel lead to it" in lines
     assert (
         "rules: not those that these objects ask for: 10.244.1.14:8080 gets 33.3 % by policy Cluster instead of "
         "nothing; 10.244.1.77:8080 gets nothing by policy Cluster instead of 33.3 %; try `kproxy-ipt check`"

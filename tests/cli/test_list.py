@@ -74,6 +74,17 @@ def test_document_has_a_server_for_each_address(invoke: Invoke, live: tuple[str,
     assert [1 / 3] * 3 == [pytest.approx(one["share"]) for one in first["real_servers"]]
 
 
+@pytest.mark.kernel
+@pytest.mark.parametrize("command", ["list", "stats"])
+def test_kernel_without_rules_is_told(invoke: Invoke, netns: str, command: str) -> None:
+    """The whole list is empty for a reason, and one Service is not to blame."""
+    whole, one = (invoke(command, *words, "--netns", netns, "--backend", "nft") for words in ((), ("demo/web",)))
+
+    assert (0, 2) == (whole.exit_code, one.exit_code)
+    assert "note: the kernel has no rule of any Service" in whole.stderr
+    assert "Error: the kernel has no rule of any Service" in one.stderr
+
+
 @pytest.mark.parametrize("command", ["list", "stats"])
 def test_service_that_no_rule_names_is_an_error(invoke: Invoke, live: tuple[str, ...], command: str) -> None:
     """An empty answer would look like a Service without connections."""

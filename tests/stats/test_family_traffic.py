@@ -82,6 +82,17 @@ def test_endpoint_that_returns_goes_on_counting() -> None:
     assert {"10.0.0.1:80": (20, False), "10.0.0.2:80": (18, False)} == _by_endpoint(found)
 
 
+def test_endpoint_that_rules_still_lead_to_is_not_gone() -> None:
+    """A Service that is set aside keeps its rules, whatever is wanted; they go on being counted."""
+    daemon = _Daemon("10.0.0.1", "10.0.0.2")
+    daemon.look(p10_0_0_1=10, p10_0_0_2=12)
+    daemon.sync(_changes("10.0.0.1"))
+    found = daemon.look(p10_0_0_1=20, p10_0_0_2=25)
+
+    assert {"10.0.0.1:80": (20, False), "10.0.0.2:80": (25, False)} == _by_endpoint(found)
+    assert [0.5, 0.5] == [one.share for one in found.endpoints]
+
+
 def test_many_that_left_become_one_sum() -> None:
     """The total of the service port stays, its parts are bounded."""
     daemon = _Daemon("10.0.0.1")

@@ -57,7 +57,7 @@ class PortView(msgspec.Struct, frozen=True, kw_only=True):
         lines: At most `MOST_ENDPOINTS`; if there are more, those that are out come first.
         hidden: How many are left out.
         scale: The largest part of any line: what a full bar means.
-        gone: Endpoints without rules that were counted.
+        others: Endpoints that were counted and are none of the lines: gone, or in the kernel's rules alone.
         unlike: How rules that were read after the last change differ from what is wanted; "" if they do not.
     """
 
@@ -67,7 +67,7 @@ class PortView(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int
     scale: float
     traffic: ServiceTraffic | None
-    gone: tuple[EndpointTraffic, ...]
+    others: tuple[EndpointTraffic, ...]
     unlike: str
 
 
@@ -116,7 +116,7 @@ def service_view(scene: Scene, name: ServiceName, report: TrafficReport) -> Serv
 def _port_view(port: PortExplanation, traffic: ServiceTraffic | None, *, is_settled: bool) -> PortView:
     counted = {one.endpoint: one for one in traffic.endpoints} if traffic else {}
     lines = [_line(row, counted.get(row.text)) for row in port.shown_endpoints]
-    is_in = {line.row.text for line in lines if line.is_in}
+    told = {line.row.text for line in lines if line.is_in or line.traffic}
     shown = lines if len(lines) <= MOST_ENDPOINTS else sorted(lines, key=lambda line: line.is_in)[:MOST_ENDPOINTS]
     parts = [
         part for line in lines for part in (line.expected, line.due, (line.traffic or _NO_TRAFFIC).observed or 0.0)
@@ -128,7 +128,7 @@ def _port_view(port: PortExplanation, traffic: ServiceTraffic | None, *, is_sett
         hidden=len(lines) - len(shown),
         scale=max(parts, default=0.0) or 1.0,
         traffic=traffic,
-        gone=tuple(one for one in counted.values() if one.is_gone and one.endpoint not in is_in),
+        others=tuple(one for one in counted.values() if one.endpoint not in told),
         unlike=unlike_words(port, traffic) if traffic and is_settled else "",
     )
 
@@ -149,7 +149,7 @@ def _line(row: EndpointRow, traffic: EndpointTraffic | None) -> EndpointLine:
         because=row.detail or "; ".join(reason.sentence for reason in distinct if not reason.is_in),
         expected=expected,
         due=expected if traffic is None or traffic.expected is None else traffic.expected,
-        traffic=traffic if is_in else None,
+        traffic=traffic if is_in or (traffic and not traffic.is_gone) else None,
     )
 
 

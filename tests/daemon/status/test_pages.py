@@ -23,8 +23,8 @@ PAGES = ("/", "/syncs", "/drift", "/trace", "/service/default/web", "/graph/defa
 class Counted:
     """Connections as somebody counted them."""
 
-    def __init__(self, *services: ServiceTraffic) -> None:
-        self._report = TrafficReport(services=services, unix_time_s=1.0)
+    def __init__(self, *services: ServiceTraffic, unix_time_s: float = 1.0) -> None:
+        self._report = TrafficReport(services=services, unix_time_s=unix_time_s)
         self.reads = 0
 
     def report(self, only: AbstractSet[tuple[str, str]] | None = None) -> TrafficReport:
@@ -136,6 +136,44 @@ def test_shares_stand_beside_what_was_counted() -> None:
     assert b'class="part" y="2" width="75.00"' in answer.body
     assert counted.reads == 1
     assert "1,234" in _text(daemon.ask("/", traffic=counted))
+
+
+def _lagging() -> ServiceTraffic:
+    """Rules that lead to another endpoint than the ready one."""
+    return ServiceTraffic(
+        service_port="default/web:http",
+        protocol="tcp",
+        family=Family.IPV4,
+        connections=1200,
+        endpoints=(EndpointTraffic(endpoint="10.244.1.9:80", connections=1200, recent=1200, share=1.0, observed=1.0),),
+    )
+
+
+def test_rules_that_are_not_wanted_are_told() -> None:
+    """Where they were read after the last write: what was read before it is no news."""
+    daemon = _daemon()
+    earlier, later = (
+        _text(daemon.ask("/service/default/web", traffic=Counted(_lagging(), unix_time_s=daemon.unix_s() + seconds)))
+        for seconds in (-1, 1)
+    )
+
+    assert "10.244.1.9:80 out only rules of the kernel lead to it – 100 % 1,200" in later
+    assert (
+        "The kernel has other rules than are wanted: 10.244.1.2:80 gets nothing by policy Cluster instead of 100.0 %; "
+        "10.244.1.9:80 gets 100.0 % by policy Cluster instead of nothing"
+    ) in later
+    assert "other rules" not in earlier
+
+
+def test_endpoints_of_the_other_family_are_told_with_its_rules() -> None:
+    """Here they are a number, unless there are no others."""
+    both = service("web", cluster_ips=["10.96.0.10", "fd00:10:96::a"], ports=[service_port(80, name="http")])
+    six = endpoint_slice(both, ["fd00:10:244:1::2"])
+    alone, beside = WatchedDaemon(both, six), WatchedDaemon(both, six, endpoint_slice(both, ["10.244.1.2"]))
+
+    assert "fd00:10:244:1::2 out other family" in _text(alone.ask("/service/default/web"))
+    assert "1 endpoint of the other family: not for these rules" in _text(beside.ask("/service/default/web"))
+    assert "fd00:10:244:1::2" not in _text(beside.ask("/service/default/web"))
 
 
 def test_policies_with_different_shares_have_both_shown() -> None:
