@@ -66,9 +66,8 @@ def observe(target: Target, *, wanted: bool | None) -> Observed:
         return Observed(problem=str(error), is_asked_for=is_asked_for)
 
 
-def print_summary(port: PortExplanation, observed: Observed) -> None:
+def print_summary(port: PortExplanation, traffic: ServiceTraffic | None, observed: Observed) -> None:
     """Print what was counted for a service port and whether it fits; nothing where nothing was read."""
-    traffic = observed.traffic(port)
     if traffic is None:
         if observed.has_rules(port.family) or (observed.is_asked_for and port.family in observed.families):
             click.secho("observed: the kernel has no rule of this service port; try `kproxy-ipt check`", fg="yellow")
@@ -81,20 +80,30 @@ def print_summary(port: PortExplanation, observed: Observed) -> None:
         click.secho(f"rules: not those that these objects ask for: {unlike}; try `kproxy-ipt check`", fg="yellow")
 
 
-def endpoint_columns(traffic: ServiceTraffic | None) -> tuple[str, ...]:
-    """The columns that `endpoint_cells` fill; none where nothing was counted."""
-    if traffic is None or not traffic.endpoints:
-        return ()
-    expected = ("expected",) if traffic.has_both_policies else ()
-    return (*expected, "observed", "since change", "connections")
+class CountColumns:
+    """
+    The columns of what was counted for the endpoints of a service port.
 
+    Attributes:
+        names: Of the columns, () where nothing was counted.
+    """
 
-def endpoint_cells(traffic: ServiceTraffic | None, endpoint: str) -> tuple[str, ...]:
-    """What was counted for an endpoint; dashes for one that no rule leads to."""
-    if traffic is None or not traffic.endpoints:
-        return ()
-    one = next((one for one in traffic.endpoints if one.endpoint == endpoint), None)
-    if one is None:
-        return ("-",) * len(endpoint_columns(traffic))
-    expected = (percent(one.expected),) if traffic.has_both_policies else ()
-    return (*expected, percent(one.observed), str(one.recent), str(one.connections))
+    def __init__(self, traffic: ServiceTraffic | None) -> None:
+        """*traffic* is None where nothing was read."""
+        endpoints = traffic.endpoints if traffic else ()
+        has_both = traffic is not None and traffic.has_both_policies
+        counts = ("observed", "since change", "connections") if endpoints else ()
+        self.names = (*(("expected",) if has_both else ()), *counts)
+        self._cells = {
+            one.endpoint: (
+                *((percent(one.expected),) if has_both else ()),
+                percent(one.observed),
+                str(one.recent),
+                str(one.connections),
+            )
+            for one in endpoints
+        }
+
+    def cells(self, endpoint: str) -> tuple[str, ...]:
+        """Those of an endpoint; dashes for one that no rule leads to."""
+        return self._cells.get(endpoint, ("-",) * len(self.names))

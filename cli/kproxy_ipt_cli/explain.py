@@ -26,7 +26,7 @@ from kproxy_ipt.trace.explain_slices import slices_of
 from kproxy_ipt.trace.explanation import EndpointRow, Entry, PortExplanation, ServiceExplanation
 from kproxy_ipt_cli._exit_codes import ExitCode
 from kproxy_ipt_cli._failures import failing
-from kproxy_ipt_cli._observed import Observed, endpoint_cells, endpoint_columns, observe, print_summary
+from kproxy_ipt_cli._observed import CountColumns, Observed, observe, print_summary
 from kproxy_ipt_cli._options import (
     Request,
     family_option,
@@ -73,7 +73,7 @@ class _Scene(msgspec.Struct, frozen=True):
 @click.option(
     "--observed/--no-observed",
     default=None,
-    help="Whether counts of the kernel stand beside the shares. Default: for root, where the kernel has such rules.",
+    help="Whether counts of the kernel stand beside the shares of a Service. Default: for root, where it has rules.",
 )
 @node_address_option
 @flag_options
@@ -215,17 +215,19 @@ def _print_port(port: PortExplanation, observed: Observed) -> None:
         for line in entry.notes:
             click.echo(f"  {entry.kind} {entry.address}: {line}")
     click.echo()
-    _print_endpoints(port, observed.traffic(port))
-    print_summary(port, observed)
+    traffic = observed.traffic(port)
+    _print_endpoints(port, traffic)
+    print_summary(port, traffic, observed)
 
 
 def _print_endpoints(port: PortExplanation, traffic: ServiceTraffic | None) -> None:
-    rows = [_with_counts(_endpoint_row(row), endpoint_cells(traffic, row.text)) for row in port.shown_endpoints]
+    counts = CountColumns(traffic)
+    rows = [_with_counts(_endpoint_row(row), counts.cells(row.text)) for row in port.shown_endpoints]
     known = {row.text for row in port.endpoints}
     others = [one.endpoint for one in traffic.endpoints if one.endpoint not in known] if traffic else []
-    rows += [_with_counts((one, *_ONLY_IN_RULES), endpoint_cells(traffic, one)) for one in others]
+    rows += [_with_counts((one, *_ONLY_IN_RULES), counts.cells(one)) for one in others]
     if rows:
-        print_table(_with_counts(_ENDPOINT_COLUMNS, endpoint_columns(traffic)), rows, unit=PERCENT)
+        print_table(_with_counts(_ENDPOINT_COLUMNS, counts.names), rows, unit=PERCENT)
     else:
         click.echo("no endpoints: no slice of this Service has any")
     if port.hidden_words:

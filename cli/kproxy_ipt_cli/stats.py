@@ -121,21 +121,18 @@ def _print_service(one: ServiceTraffic) -> None:
 
 
 def endpoint_columns(one: ServiceTraffic) -> tuple[str, ...]:
-    """The columns of `endpoint_rows`."""
-    return ("endpoint", "share", "local", *_expected(one, "expected"), "observed", "since change", "connections")
+    """The columns of `endpoint_rows`; where both policies have a say, neither share alone is what to expect."""
+    expected = ("expected",) if one.has_both_policies else ()
+    return ("endpoint", "share", "local", *expected, "observed", "since change", "connections")
 
 
 def endpoint_rows(one: ServiceTraffic) -> Iterator[tuple[str, ...]]:
     """The cells of each endpoint: shares of the rules beside what was observed."""
-    return (_endpoint_row(one, endpoint) for endpoint in one.endpoints)
+    has_both = one.has_both_policies
+    return (_endpoint_row(endpoint, has_both=has_both) for endpoint in one.endpoints)
 
 
-def _endpoint_row(service: ServiceTraffic, one: EndpointTraffic) -> tuple[str, ...]:
+def _endpoint_row(one: EndpointTraffic, *, has_both: bool) -> tuple[str, ...]:
     shares = ("gone", "-") if one.is_gone else (percent(one.share), percent(one.local_share))
-    counts = (percent(one.observed), str(one.recent), str(one.connections))
-    return (one.endpoint, *shares, *_expected(service, percent(one.expected)), *counts)
-
-
-def _expected(one: ServiceTraffic, cell: str) -> tuple[str, ...]:
-    """*cell* where both policies have a say: there neither share alone is what to expect."""
-    return (cell,) if one.has_both_policies else ()
+    expected = (percent(one.expected),) if has_both else ()
+    return (one.endpoint, *shares, *expected, percent(one.observed), str(one.recent), str(one.connections))

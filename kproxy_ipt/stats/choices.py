@@ -8,11 +8,13 @@ are those that the kernel gives at the moment of the reading, whatever anybody w
 A chain is written anew whenever its choice changes, so its counters are those since then. Groups of endpoints are
 choices of their own: one that did not change goes on counting when others begin anew. So parts are multiplied on the
 way down from the chain of the service port, and counts of different chains are never compared.
+
+Decided against: exact fractions, as `trace` has them. What is left after a thousand dices has 31,000 bits, and a daemon
+would be busy with them for a second; floats are right to a billionth.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 
 import msgspec
 
@@ -20,7 +22,7 @@ from kproxy_ipt.rules.names import service_suffix
 from kproxy_ipt.ruleset.counted import Way
 from kproxy_ipt.stats.chance import probability_of, shares_statistic
 from kproxy_ipt.stats.model import CHANCE, ENOUGH_CONNECTIONS, EndpointTraffic, Skew
-from kproxy_ipt.trace.row_shares import RowShares
+from kproxy_ipt.trace.row_shares import part_of
 
 Rows = Mapping[str, Sequence[Way]]
 """The rules of chains that choose, by chain, in order."""
@@ -41,7 +43,7 @@ class PolicyChoice(msgspec.Struct, frozen=True):
         degrees: Its degrees of freedom.
     """
 
-    shares: Mapping[str, Fraction]
+    shares: Mapping[str, float]
     counts: Mapping[str, int]
     observed: Mapping[str, float]
     total: int = 0
@@ -74,9 +76,9 @@ class Choices(msgspec.Struct, frozen=True):
             endpoint=endpoint,
             connections=connections,
             recent=self.cluster.counts.get(chain, 0) + self.local.counts.get(chain, 0),
-            share=None if share is None else float(share),
-            local_share=None if local_share is None else float(local_share),
-            expected=self._mixed(float(share or 0), float(local_share or 0)),
+            share=share,
+            local_share=local_share,
+            expected=self._mixed(share or 0.0, local_share or 0.0),
             observed=self._mixed(self.cluster.observed.get(chain, 0.0), self.local.observed.get(chain, 0.0)),
         )
 
@@ -120,7 +122,7 @@ class _PolicyReader:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._read: set[str] = set()
-        self._shares: dict[str, Fraction] = defaultdict(Fraction)
+        self._shares: dict[str, float] = defaultdict(float)
         self._counts: Counter[str] = Counter()
         self._observed: dict[str, float] = defaultdict(float)
         self._statistic, self._degrees = 0.0, 0
@@ -128,21 +130,18 @@ class _PolicyReader:
     def read(self, chains: Iterable[str]) -> PolicyChoice:
         total = 0
         for chain in chains:
-            total += self._follow(chain, Fraction(1), 1.0)
+            total += self._follow(chain, 1.0, 1.0)
         return PolicyChoice(
             dict(self._shares), dict(self._counts), dict(self._observed), total, self._statistic, self._degrees
         )
 
-    def _follow(self, chain: str, share: Fraction, observed: float) -> int:
+    def _follow(self, chain: str, share: float, observed: float) -> int:
         """Take in a chain that *share* of connections are to come to, and *observed* came to; gives what it counted."""
         ways = () if chain in self._read else self._rows.get(chain, ())
         self._read.add(chain)
-        row, counts, shares = RowShares(), Counter[str](), dict[str, Fraction]()
+        counts, shares = Counter[str](), _shares(ways)
         for way in ways:
             counts[way.place] += way.packets
-            taken = Fraction(0) if way.chances is None else row.take_part(way.chances)
-            if taken:
-                shares[way.place] = shares.get(way.place, Fraction(0)) + taken
         total = counts.total()
         self._judge(counts, shares)
         for place, count in counts.items():
@@ -153,11 +152,24 @@ class _PolicyReader:
                 if place in shares:
                     self._shares[place] += share * shares[place]
             else:
-                self._follow(place, share * shares.get(place, Fraction(0)), part)
+                self._follow(place, share * shares.get(place, 0.0), part)
         return total
 
-    def _judge(self, counts: Counter[str], shares: Mapping[str, Fraction]) -> None:
+    def _judge(self, counts: Counter[str], shares: Mapping[str, float]) -> None:
         total = counts.total()
         if shares and total * min(shares.values()) >= ENOUGH_CONNECTIONS:
-            more, free = shares_statistic(counts, {place: float(share) for place, share in shares.items()})
+            more, free = shares_statistic(counts, shares)
             self._statistic, self._degrees = self._statistic + more, self._degrees + free
+
+
+def _shares(ways: Iterable[Way]) -> Mapping[str, float]:
+    """The part of what comes to a chain that its rules give to each place; a place without one is left out."""
+    found: dict[str, float] = {}
+    remaining = 1.0
+    for way in ways:
+        part = None if way.chances is None else part_of(way.chances)
+        if part and remaining:
+            taken = remaining * float(part)
+            remaining -= taken
+            found[way.place] = found.get(way.place, 0.0) + taken
+    return found

@@ -49,16 +49,20 @@ class RowShares:
     def take(self, rule: Rule) -> Fraction:
         """The part of all connections that *rule* takes, which is then gone; 0 if it is no such rule."""
         chances = chances_of(rule)
-        return Fraction(0) if chances is None or not leads_to_place(rule, chances) else self.take_part(chances)
-
-    def take_part(self, chances: Chances) -> Fraction:
-        """The same for a rule that leads to a place and asks for nothing but *chances*."""
-        if len(chances) > 1:
+        part = None if chances is None else part_of(chances)
+        if chances is None or part is None or not leads_to_place(rule, chances):
             return Fraction(0)
-        taken = self.remaining * (_chance(chances[0]) if chances else 1)
+        taken = self.remaining * part
         self.remaining -= taken
         self.schedulers.update((_SCHEDULERS[type(one)], None) for one in chances)
         return taken
+
+
+def part_of(chances: Chances) -> Fraction | None:
+    """The part that a rule takes of what comes to it, exactly; None for one that has several chances."""
+    if len(chances) > 1:
+        return None
+    return _chance(chances[0]) if chances else Fraction(1)
 
 
 def _chance(match: StatisticRandom | StatisticNth) -> Fraction:
