@@ -34,8 +34,8 @@ class EndpointLine(msgspec.Struct, frozen=True, kw_only=True):
         is_in: Whether any policy sends to it.
         reason: Why it is in or out, in few words.
         because: The same as a sentence; "" where the words say all.
-        expected: Its part of new connections, 0 to 1, by policy Cluster, or Local where that is the only one.
-        due: Its part of those that came, by both policies together; the same as `expected` where none came.
+        expected: Its part of those connections that came, 0 to 1, by both policies together; where none came, of new
+            ones by policy Cluster, or Local where that is the only one.
         traffic: What was counted, None where nothing is known.
     """
 
@@ -44,7 +44,6 @@ class EndpointLine(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     because: str
     expected: float
-    due: float
     traffic: EndpointTraffic | None
 
 
@@ -118,9 +117,7 @@ def _port_view(port: PortExplanation, traffic: ServiceTraffic | None, *, is_sett
     lines = [_line(row, counted.get(row.text)) for row in port.shown_endpoints]
     told = {line.row.text for line in lines if line.is_in or line.traffic}
     shown = lines if len(lines) <= MOST_ENDPOINTS else sorted(lines, key=lambda line: line.is_in)[:MOST_ENDPOINTS]
-    parts = [
-        part for line in lines for part in (line.expected, line.due, (line.traffic or _NO_TRAFFIC).observed or 0.0)
-    ]
+    parts = [part for line in lines for part in (line.expected, (line.traffic or _NO_TRAFFIC).observed or 0.0)]
     return PortView(
         key=f"{port.family}-{port.protocol}-{port.port}",
         port=port,
@@ -141,14 +138,13 @@ def _line(row: EndpointRow, traffic: EndpointTraffic | None) -> EndpointLine:
         words = next(iter(distinct)).value
     else:
         words = ", ".join(f"{word}: {reason.value}" for word, reason in reasons.items())
-    expected = row.cluster_share if row.cluster is not None else row.local_share
+    share = row.cluster_share if row.cluster is not None else row.local_share
     return EndpointLine(
         row=row,
         is_in=is_in,
         reason=words,
         because=row.detail or "; ".join(reason.sentence for reason in distinct if not reason.is_in),
-        expected=expected,
-        due=expected if traffic is None or traffic.expected is None else traffic.expected,
+        expected=share if traffic is None or traffic.expected is None else traffic.expected,
         traffic=traffic if is_in or (traffic and not traffic.is_gone) else None,
     )
 

@@ -186,8 +186,23 @@ def test_policies_with_different_shares_have_both_shown() -> None:
     daemon.sync("first sync")
     text = _text(daemon.ask("/service/default/web"))
 
-    assert "10.244.1.2:80 in ready 50 % Local 100 %" in text
-    assert re.search(r"10\.244\.2\.2:80 in Cluster: ready, Local: not local .* 50 % Local 0 %", text)
+    assert "10.244.1.2:80 in ready 50 % Cluster 50 %, Local 100 %" in text
+    assert re.search(r"10\.244\.2\.2:80 in Cluster: ready, Local: not local .* 50 % Cluster 50 %, Local 0 %", text)
+
+
+def test_what_was_to_be_expected_is_by_both_policies() -> None:
+    """As many connections by each as came, so that it can be held against what was observed."""
+    counted = ServiceTraffic(
+        service_port="default/web:http",
+        protocol="tcp",
+        family=Family.IPV4,
+        connections=100,
+        endpoints=(EndpointTraffic(endpoint="10.244.1.2:80", connections=80, share=1.0, expected=0.75, observed=0.8),),
+    )
+    answer = _daemon().ask("/service/default/web", traffic=Counted(counted))
+
+    assert "10.244.1.2:80 in ready 75 % 80 %" in _text(answer)
+    assert b'class="expected" x="93.75"' in answer.body
 
 
 def test_a_large_service_shows_those_that_are_out_first() -> None:
