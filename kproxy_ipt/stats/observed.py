@@ -17,7 +17,6 @@ from kproxy_ipt.trace.explanation import EndpointRow, PortExplanation
 _ROUNDING = 0.01
 """Relative difference of two shares that are the same: the dices of old rules have five decimals."""
 
-
 MOST_NAMED = 3
 """Endpoints that are named where several get the same."""
 
