@@ -44,11 +44,10 @@ _NFPROTO = {Family.IPV4: NFPROTO_IPV4, Family.IPV6: NFPROTO_IPV6}
 CT_NEW = 0x100
 """Type of a message that holds a record."""
 _CT_GET, _CT_DELETE = 0x101, 0x102
-_TUPLE_ORIG, _TUPLE_REPLY, _PROTOINFO, _ID, _ZONE, _FILTER = 1, 2, 4, 12, 18, 25
+_TUPLE_ORIG, _TUPLE_REPLY, _ID, _ZONE, _FILTER = 1, 2, 12, 18, 25
 _TUPLE_IP, _TUPLE_PROTO, _TUPLE_ZONE = 1, 2, 3
 _IPV4_SOURCE, _IPV4_DESTINATION, _IPV6_SOURCE, _IPV6_DESTINATION = 1, 2, 3, 4
 _PROTO_NUMBER, _PROTO_SOURCE, _PROTO_DESTINATION = 1, 2, 3
-_PROTOINFO_TCP, _TCP_STATE = 1, 1
 _FILTER_ORIG_FLAGS = 1
 _BY_DESTINATION, _BY_PROTOCOL, _BY_DESTINATION_PORT = 1 << 1, 1 << 3, 1 << 5
 _NESTED = 0x8000
@@ -92,13 +91,11 @@ class Record(msgspec.Struct, frozen=True):
         flow: What it tracks.
         key: The attributes that name this very record, and none that leads elsewhere: reply tuple and id.
         zone: 0 unless somebody assigned one; then addresses mean what that one says.
-        tcp_state: 3 is an established connection; 0 for other protocols.
     """
 
     flow: Flow
     key: bytes
     zone: int = 0
-    tcp_state: int = 0
 
 
 class Channel:
@@ -290,7 +287,7 @@ def read_record(body: bytes) -> Record | None:
     zone = _number(attributes.get(_ZONE, b"")) or original.zone or reply.zone
     # The id alone is no proof, since a successor can lie in the same memory; the reply tuple holds the old endpoint.
     key = attribute(_TUPLE_REPLY | _NESTED, answer) + attribute(_ID, attributes.get(_ID, b""))
-    return Record(flow, key, zone, _tcp_state(attributes) if protocol == "tcp" else 0)
+    return Record(flow, key, zone)
 
 
 def pack_address(text: str) -> bytes:
@@ -393,11 +390,6 @@ def _read_tuple(octets: bytes) -> _Tuple:
         proto.get(_PROTO_DESTINATION, b""),
         _number(parts.get(_TUPLE_ZONE, b"")),
     )
-
-
-def _tcp_state(attributes: Mapping[int, bytes]) -> int:
-    tcp = read_attributes(attributes.get(_PROTOINFO, b""), 0).get(_PROTOINFO_TCP, b"")
-    return read_attributes(tcp, 0).get(_TCP_STATE, b"\0")[0]
 
 
 @lru_cache(maxsize=4096)
