@@ -1,6 +1,6 @@
 """Clean-up of connection tracking with real flows through real rules, mostly by the sync that makes them stale."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
