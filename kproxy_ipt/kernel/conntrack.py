@@ -21,15 +21,13 @@ from typing import TypeVar
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.kernel.conntrack_netlink import (
+from kproxy_ipt.kernel.conntrack_netlink import Channel, Scan, is_filtered
+from kproxy_ipt.kernel.conntrack_records import (
     PROTOCOL_NUMBERS,
-    Channel,
     PackedEndpoint,
     PackedEntry,
     Question,
     Record,
-    Scan,
-    is_filtered,
     pack_address,
     pack_port,
     read_record,

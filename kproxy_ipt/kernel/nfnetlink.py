@@ -33,7 +33,8 @@ _NFNL_BATCH_GENID = 1
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR = struct.Struct("=i")
-_NESTED = 0x8000
+NESTED = 0x8000
+"""Bit of the kind of an attribute that holds attributes."""
 _KIND_MASK = 0x3FFF
 _BUFFER = 1 << 17
 _TIMEOUT_S = 10.0
@@ -65,7 +66,7 @@ def number_attribute(kind: int, value: int) -> bytes:
 
 def nested_attribute(kind: int, *inner: bytes) -> bytes:
     """An attribute that holds attributes."""
-    return attribute(kind | _NESTED, b"".join(inner))
+    return attribute(kind | NESTED, b"".join(inner))
 
 
 def nfnetlink_body(protocol_family: int, *attributes: bytes, resource: int = 0) -> bytes:

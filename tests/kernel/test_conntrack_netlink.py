@@ -20,7 +20,8 @@ from kproxy_ipt.kernel.conntrack import (
     reconcile,
     until_undisturbed,
 )
-from kproxy_ipt.kernel.conntrack_netlink import Channel, Question, Scan, is_filtered, pack_address, read_record
+from kproxy_ipt.kernel.conntrack_netlink import Channel, Scan, is_filtered
+from kproxy_ipt.kernel.conntrack_records import Question, pack_address, read_record
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.state.flows import Entry, EntryOptions, FlowTable
 from kproxy_ipt.testing.namespaces import temporary_namespace
