@@ -11,7 +11,7 @@ import msgspec
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.rules.build import Desired
 from kproxy_ipt.rules.fixed import BaseJump
-from kproxy_ipt.ruleset.model import Chain
+from kproxy_ipt.ruleset.model import Chain, Ruleset
 from kproxy_ipt.ruleset.render import render_chain
 
 Lines = tuple[str, ...]
@@ -38,11 +38,16 @@ def chain_lines(chains: Iterable[Chain]) -> dict[str, Lines]:
     return {chain.name: render_chain(chain) for chain in chains}
 
 
+def table_lines(ruleset: Ruleset) -> dict[str, dict[str, Lines]]:
+    """Render *ruleset*, table by table."""
+    return {name: chain_lines(table.chains.values()) for name, table in ruleset.tables.items()}
+
+
 def wanted_of(desired: Desired) -> Wanted:
     """Render *desired*."""
     return Wanted(
         family=desired.ruleset.family,
-        tables={name: chain_lines(table.chains.values()) for name, table in desired.ruleset.tables.items()},
+        tables=table_lines(desired.ruleset),
         base_jumps=desired.base_jumps,
         shared_chains=desired.shared_chains,
         owners=desired.owners,

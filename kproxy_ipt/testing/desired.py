@@ -5,9 +5,11 @@ Nothing is checked here: odd objects go in as they are, in any order.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
+from kproxy_ipt.objects import events
 from kproxy_ipt.objects.events import Kind, Put
 from kproxy_ipt.objects.model import EndpointSlice, Node, Objects, Service
 from kproxy_ipt.rules.build import Desired, build_ruleset
@@ -15,9 +17,8 @@ from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.state.model import MachineFacts, Snapshot
 from kproxy_ipt.state.snapshot import node_facts, take_snapshot
 
-ApiObject = Service | EndpointSlice | Node
+ApiObject: TypeAlias = events.ApiObject
 """An object that plays a part in the rules."""
-
 
 KINDS: Mapping[type[ApiObject], Kind] = {
     Service: Kind.SERVICES,
