@@ -85,13 +85,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchCounts(msgspec.Struct):
-    """What has happened so far with one kind, for metrics."""
+    """What has happened so far with one kind: watches that the server agreed to, and their events."""
 
-    lists: int = 0
     watches: int = 0
     events: int = 0
-    malformed: int = 0
-    troubles: int = 0
 
 
 class _Deadlines(msgspec.Struct, frozen=True):
@@ -193,7 +190,6 @@ class KindWatch:
             return 0.0
         wait_s = max(self._backoff.next_s(), min(error.retry_after_s, MAX_RETRY_AFTER_S))
         if error.reason:
-            self._counts.troubles += 1
             self._deliver(Trouble(self._kind, error.reason, wait_s))
         return wait_s
 
@@ -213,7 +209,6 @@ class KindWatch:
     def _listed(self, objects: tuple[ApiObject, ...], findings: tuple[Finding, ...], version: str) -> None:
         self._version = version
         self._is_doubtful = self._is_refused = False
-        self._counts.lists += 1
         self._deliver(Listed(self._kind, objects, findings))
 
     async def _verify_version(self) -> None:
@@ -294,7 +289,6 @@ class KindWatch:
     def _take(self, item: StreamItem, gathering: Gathering | None) -> bool:
         """Pass on one line; returns whether it completes the list that is being gathered."""
         if isinstance(item, Malformed):
-            self._counts.malformed += 1
             self._streams_lists = self._streams_lists and gathering is None  # pages tell which object it is
             raise _InterruptedError(f"{self._doing('watch')}: {item.reason}; listing anew", start_over=True)
         if isinstance(item, Refused):
