@@ -2,8 +2,8 @@
 Netlink messages by hand: packing, sending, reading answers.
 
 A plain sync asks the kernel three small questions (addresses, accounting objects, generation). Importing pyroute2 for
-them costs 150 ms, a tenth of what a whole run of the command may take, so these lines exist. Long-lived
-listening (`notify.py`) and conntrack use pyroute2.
+them costs 150 ms, a tenth of what a whole run of the command may take, and it is too slow where there is much to read
+(`conntrack_records.py`, `notify_tables.py`): so these lines exist.
 
 Attribute integers of nfnetlink are big-endian, headers are in the byte order of the machine.
 """
