@@ -58,7 +58,7 @@ class Malformed(msgspec.Struct, frozen=True):
     reason: str
 
 
-StreamItem: TypeAlias = Changed | Bookmark | Refused | Malformed
+StreamLine: TypeAlias = Changed | Bookmark | Refused | Malformed
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ class Gathering:
             self._objects.pop((event.namespace, event.name), None)
 
 
-def read_line(kind: Kind, line: bytes, origin: str) -> StreamItem:
+def read_line(kind: Kind, line: bytes, origin: str) -> StreamLine:
     """
     Understand one line.
 
@@ -192,7 +192,7 @@ def objects_of(kind: Kind, decoded: Decoded) -> tuple[ApiObject, ...]:
     return tuple(_slimmed(api_object) for api_object in found)
 
 
-def _changed(kind: Kind, raw: msgspec.Raw, origin: str) -> StreamItem:
+def _changed(kind: Kind, raw: msgspec.Raw, origin: str) -> StreamLine:
     decoded = decode_document(bytes(raw), origin)
     found = objects_of(kind, decoded)
     if len(found) == 1:
@@ -213,7 +213,7 @@ def _removed(kind: Kind, head: _Head) -> Changed | Malformed:
     return Changed(Gone(kind, str(namespace), str(metadata.name)), _text(metadata.resource_version))
 
 
-def _bookmark(head: _Head) -> StreamItem:
+def _bookmark(head: _Head) -> StreamLine:
     version = _text(head.metadata.resource_version)
     if not version:
         return Malformed("a bookmark without a version")
