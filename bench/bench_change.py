@@ -120,10 +120,10 @@ class Follower:
 
 def decoded(kind: Kind, line: bytes) -> Put:
     """The event of one line, which is known to be good."""
-    item = read_line(kind, line, "bench")
-    if not isinstance(item, Changed) or not isinstance(item.event, Put):
-        raise TypeError(f"no event: {item}")
-    return item.event
+    said = read_line(kind, line, "bench")
+    if not isinstance(said, Changed) or not isinstance(said.event, Put):
+        raise TypeError(f"no event: {said}")
+    return said.event
 
 
 def resident_mib() -> float:

@@ -108,10 +108,10 @@ def follower(backend: str, dispatch: str) -> Follower:
 
 def decoded(kind: Kind, line: bytes) -> Put | Gone:
     """The event of one line, which is known to be good."""
-    item = read_line(kind, line, "bench")
-    if not isinstance(item, Changed):
-        raise TypeError(f"no event: {item}")
-    return item.event
+    said = read_line(kind, line, "bench")
+    if not isinstance(said, Changed):
+        raise TypeError(f"no event: {said}")
+    return said.event
 
 
 def listed(kind: Kind, services: int) -> tuple[ApiObject, ...]:

@@ -5,7 +5,6 @@ What can go wrong, as a tree split by who must act.
 
     KproxyError
     ├── ConfigError        the user's configuration: every problem at once
-    ├── ObjectError        one object of the input: that object is set aside, the rest goes on
     ├── SourceError        objects could not be read at all: file, folder, cluster
     ├── RulesetError       text that is no ruleset, or a ruleset of ours that is inconsistent (our bug)
     └── KernelError        the machine
@@ -70,14 +69,6 @@ class ConfigError(KproxyError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
-
-
-class ObjectError(KproxyError):
-    """One object makes no sense; it is set aside, the others go on."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
-        self.finding = finding
 
 
 class SourceError(KproxyError):

@@ -3,7 +3,7 @@
 import re
 
 import kproxy_ipt.errors as module
-from kproxy_ipt.errors import ConfigError, Finding, KproxyError, ObjectError, RestoreError, Severity
+from kproxy_ipt.errors import ConfigError, Finding, KproxyError, RestoreError, Severity
 
 FINDING = Finding(
     object="Service shop/web",
@@ -44,14 +44,6 @@ def test_finding_about_a_whole_object_has_no_field() -> None:
     finding = Finding(object="a.yaml", field="", found="x", expected="y", consequence="z", severity=Severity.WARNING)
 
     assert str(finding) == "a.yaml: found x, expected y; z"
-
-
-def test_object_error_carries_its_finding() -> None:
-    """The text of the error is that of the finding, which stays at hand."""
-    error = ObjectError(FINDING)
-
-    assert str(FINDING) == str(error)
-    assert FINDING is error.finding
 
 
 def test_config_error_names_every_problem() -> None:

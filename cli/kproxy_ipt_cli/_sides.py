@@ -152,11 +152,11 @@ def pairs_of(reads: tuple[Read, Read]) -> Mapping[Family, tuple[Ruleset, Ruleset
         SourceError: They have no family in common.
     """
     first, second = (read.rulesets for read in reads)
-    common = {family: (first[family], second[family]) for family in first if family in second}
-    if not common:
+    both = {family: (first[family], second[family]) for family in first if family in second}
+    if not both:
         known = [", ".join(family.api_name for family in rulesets) or "nothing" for rulesets in (first, second)]
         raise SourceError(f"nothing to compare: A holds {known[0]}, B holds {known[1]}")
-    return common
+    return both
 
 
 def _read_live(netns: str | None, circumstances: Circumstances) -> Read:

@@ -1,1 +1,1 @@
-"""Runs of a sync, and what surrounds them."""
+"""One sync, one check, one clean-up; the daemon that keeps on, and what it tells about itself."""

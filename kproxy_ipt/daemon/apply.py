@@ -16,7 +16,7 @@ from kproxy_ipt.plan.flows import leaving_lines
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.plan.rollback import plan_rollback
 from kproxy_ipt.ruleset.render import render_sections
-from kproxy_ipt.ruleset.scan import SavedTables, scan_save
+from kproxy_ipt.ruleset.scan import SavedTables
 
 
 def apply_plan(
@@ -100,7 +100,7 @@ def _told(sections: Iterator[str], what: str, total: int, progress: Progress | N
 def _take_back(machine: Machine, family: Family, before: SavedTables, error: KernelError, log: Log) -> None:
     iptables = machine.iptables[family]
     try:
-        actual = scan_save(iptables.start_save(("filter", "nat")).text())
+        actual = machine.scan(family)
         rollback = plan_rollback(before, actual, staged=machine.is_staged)
         iptables.restore_sections(lambda: render_sections(rollback.restore_input))
         for table in rollback.void_tables:

@@ -23,7 +23,7 @@ from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.notify_legacy import LegacyFingerprint, legacy_digest, legacy_fingerprint
 from kproxy_ipt.kernel.notify_tables import TableChange, TableMonitor
 from kproxy_ipt.rules.fixed import BASE_JUMPS
-from kproxy_ipt.rules.names import KUBE_FIREWALL, is_own_chain
+from kproxy_ipt.rules.names import KUBE_FIREWALL, TABLES, is_own_chain
 from kproxy_ipt.stats.ended_rule import EndedRule
 
 POLL_S = 1.0
@@ -52,7 +52,7 @@ class OwnChains:
         )
 
 
-OWN_CHAINS = {table: OwnChains(table) for table in ("filter", "nat")}
+OWN_CHAINS = {table: OwnChains(table) for table in TABLES}
 
 
 class TableWatch:

@@ -16,18 +16,18 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.legacy_departures import Departures
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, tune_after
-from kproxy_ipt.daemon.sync import TABLES, Stopwatch
-from kproxy_ipt.daemon.write import PersistentWriter, Steps
+from kproxy_ipt.daemon.sync import Stopwatch
+from kproxy_ipt.daemon.write import PersistentWriter, Steps, Written, plan_run, with_sums
 from kproxy_ipt.errors import KproxyError, RestoreError
 from kproxy_ipt.kernel.conntrack import ConntrackOutcome, reconcile
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.flows import former_entries, leaving_lines
 from kproxy_ipt.plan.plan import Plan, rules_written
-from kproxy_ipt.rules.names import KUBE_FIREWALL
+from kproxy_ipt.rules.names import KUBE_FIREWALL, TABLES
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.ruleset.edits import DeleteChain, EditChain, InsertRule, WriteChain
 from kproxy_ipt.ruleset.render import render_sections
-from kproxy_ipt.ruleset.scan import SavedTables, scan_save
+from kproxy_ipt.ruleset.scan import SavedTables
 from kproxy_ipt.state.flow_memory import FlowMemory
 from kproxy_ipt.state.flows import EntryOptions
 from kproxy_ipt.state.tracker import ServiceName, States
@@ -55,15 +55,12 @@ class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
     retry: frozenset[ServiceName] = frozenset()
 
 
-class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
+class SyncOutcome(Written, frozen=True, kw_only=True):
     """
-    What a sync did.
+    What a sync did; numbers are sums over all restore runs that the kernel took.
 
     Attributes:
         full: Whether the kernel was read.
-        transactions: 0 means that nothing had to be written. This and the next ones are sums over all restore runs that
-            the kernel took.
-        bytes: Size of the restore input.
         rules: Rules that we have, by table.
         rules_written: Rules written in this run, by table.
         repaired: `(table, chain)` that differed though nothing had changed: drift.
@@ -75,10 +72,6 @@ class SyncOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     full: bool
-    transactions: int = 0
-    bytes: int = 0
-    chains_written: int = 0
-    chains_deleted: int = 0
     rules: Mapping[str, int] = msgspec.field(default_factory=dict)
     rules_written: Mapping[str, int] = msgspec.field(default_factory=dict)
     repaired: tuple[tuple[str, str], ...] = ()
@@ -177,7 +170,7 @@ class FamilySync:
                 former.extend(leaving_lines(plan, actual))
             return outcome
 
-        return Steps(lambda is_full: self._plan(full=is_full), apply)
+        return Steps(lambda is_full: plan_run(self.rules, self._machine, self.family, is_full=is_full), apply)
 
     def clean_flows(self) -> ConntrackOutcome | None:
         """
@@ -202,12 +195,6 @@ class FamilySync:
         if not self._has_synced:
             # What was served before this process began is only told by the rules that have just gone.
             self.flows.remember_former(former_entries(former, self.family))
-
-    def _plan(self, *, full: bool) -> tuple[Plan, SavedTables]:
-        if not full:
-            return self.rules.plan_partial(staged=self._machine.is_staged), SavedTables({})
-        actual = scan_save(self._machine.iptables[self.family].start_save(TABLES).text())
-        return self.rules.plan_full(actual, staged=self._machine.is_staged), actual
 
     def _apply(self, plan: Plan, actual: SavedTables, *, is_full: bool, is_drift: bool) -> SyncOutcome:
         written = {table: _rules_written(plan, table) for table in TABLES}
@@ -249,17 +236,14 @@ class FamilySync:
 
 def _sum_of(runs: Sequence[SyncOutcome]) -> SyncOutcome:
     """The runs of one sync as one."""
-    return SyncOutcome(
+    outcome = SyncOutcome(
         full=any(one.full for one in runs),
-        transactions=sum(one.transactions for one in runs),
-        bytes=sum(one.bytes for one in runs),
-        chains_written=sum(one.chains_written for one in runs),
-        chains_deleted=sum(one.chains_deleted for one in runs),
         rules_written={table: sum(one.rules_written[table] for one in runs) for table in TABLES},
         repaired=tuple(place for one in runs for place in one.repaired),
         notes=tuple(dict.fromkeys(note for one in runs for note in one.notes)),
         restore_seconds=sum(one.restore_seconds for one in runs),
     )
+    return with_sums(outcome, runs)
 
 
 def _rules_written(plan: Plan, table: str) -> int:

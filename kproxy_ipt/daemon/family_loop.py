@@ -39,6 +39,10 @@ class Clocks(msgspec.Struct, frozen=True):
     monotonic: Callable[[], float]
     unix_s: Callable[[], float]
 
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970."""
+        return int(self.unix_s() * 1e9)
+
 
 class FamilyLoop:
     """

@@ -15,13 +15,13 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.set_aside import SetAside
-from kproxy_ipt.daemon.write import MOST_RUNS_ONCE, PersistentWriter, Steps
+from kproxy_ipt.daemon.write import MOST_RUNS_ONCE, PersistentWriter, Steps, Written, plan_run, with_sums
 from kproxy_ipt.plan.family_rules import FamilyRules
 from kproxy_ipt.plan.flows import leaving_lines
 from kproxy_ipt.plan.plan import Plan
 from kproxy_ipt.rules.options import RuleOptions
 from kproxy_ipt.ruleset.render import render_sections
-from kproxy_ipt.ruleset.scan import SavedTables, scan_save
+from kproxy_ipt.ruleset.scan import SavedTables
 from kproxy_ipt.state.model import ServiceState
 from kproxy_ipt.state.tracker import ServiceName
 
@@ -52,7 +52,7 @@ class PackedStates:
         return {name: tuple(states) for name, states in found.items()}
 
 
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
+class Applied(Written, frozen=True, kw_only=True):
     """
     What was written, over all restore runs that the kernel took.
 
@@ -61,10 +61,6 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
         set_aside: By namespace and name.
     """
 
-    transactions: int = 0
-    bytes: int = 0
-    chains_written: int = 0
-    chains_deleted: int = 0
     rules_written: int = 0
     rules_deleted: int = 0
     leaving: tuple[str, ...] = ()
@@ -103,20 +99,16 @@ def write_without_refused(
     rules = FamilyRules()
     rules.set_options(options)
     rules.update(states.by_service())
-    iptables = machine.iptables[family]
-
-    def plan(is_full: bool) -> tuple[Plan, SavedTables]:  # noqa: FBT001 - a step's form
-        if not is_full:
-            return rules.plan_partial(staged=machine.is_staged), SavedTables({})
-        actual = scan_save(iptables.start_save(("filter", "nat")).text())
-        return rules.plan_full(actual, staged=machine.is_staged), actual
 
     def apply(plan: Plan, actual: SavedTables, is_full: bool) -> Applied:  # noqa: ARG001, FBT001 - a step's form
-        outcome = iptables.restore_sections(lambda: render_sections(plan.restore_input), owner_of=rules.owner_of)
+        outcome = machine.iptables[family].restore_sections(
+            lambda: render_sections(plan.restore_input), owner_of=rules.owner_of
+        )
         log.debug("restoring", family=family, transactions=outcome.transactions)
         return applied(plan, actual, outcome.bytes)
 
-    writer = PersistentWriter(rules, Steps(plan, apply), most_runs=MOST_RUNS_ONCE)
+    steps = Steps(lambda is_full: plan_run(rules, machine, family, is_full=is_full), apply)
+    writer = PersistentWriter(rules, steps, most_runs=MOST_RUNS_ONCE)
     writer.write(is_full=True)
     aside = rules.aside
     told = tuple(
@@ -126,12 +118,9 @@ def write_without_refused(
 
 
 def _sum_of(runs: list[Applied]) -> Applied:
-    return Applied(
-        transactions=sum(one.transactions for one in runs),
-        bytes=sum(one.bytes for one in runs),
-        chains_written=sum(one.chains_written for one in runs),
-        chains_deleted=sum(one.chains_deleted for one in runs),
+    whole = Applied(
         rules_written=sum(one.rules_written for one in runs),
         rules_deleted=sum(one.rules_deleted for one in runs),
         leaving=tuple(line for one in runs for line in one.leaving),
     )
+    return with_sums(whole, runs)

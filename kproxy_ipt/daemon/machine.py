@@ -19,7 +19,9 @@ from kproxy_ipt.kernel.iptables import Iptables
 from kproxy_ipt.kernel.nfacct import ensure_counters, read_counters
 from kproxy_ipt.kernel.preflight_probe import lacking_parts
 from kproxy_ipt.kernel.sysctls import enable_route_localnet, tcp_be_liberal, write_sysctl
+from kproxy_ipt.rules.names import TABLES
 from kproxy_ipt.rules.options import NFACCT_COUNTERS
+from kproxy_ipt.ruleset.scan import SavedTables, scan_save
 from kproxy_ipt.state.model import MachineFacts
 
 BackendWish = Literal["auto", "nft", "legacy"]
@@ -58,6 +60,15 @@ class Machine(msgspec.Struct, frozen=True):
     def is_staged(self) -> bool:
         """Whether large changes go in several transactions, and tables can be removed."""
         return self.choice.backend is Backend.NFT
+
+    def scan(self, family: Family) -> SavedTables:
+        """
+        List the tables that we have rules in.
+
+        Raises:
+            KernelError: A table cannot be listed.
+        """
+        return scan_save(self.iptables[family].start_save(TABLES).text())
 
 
 def open_machine(target: Target, runner: Runner | None = None) -> Machine:

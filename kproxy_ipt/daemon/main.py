@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import signal
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,75 +62,83 @@ async def run_daemon(
         ListenError: With `bindAddressHardFail`.
         Exception: A bug, wherever it showed; it is in the log.
     """
-    notifier = Notifier()
-    in_step = asyncio.Event()
+    notifier, in_step, ending = Notifier(), asyncio.Event(), _Ending(log)
 
     def on_ready(counts: str) -> None:
         """Every family is in step."""
         in_step.set()
         notifier.ready(counts)
 
-    def on_refusal(refusal: Refusal) -> None:
-        """The kernel refused a Service."""
-        events.rules_refused(refusal, proxy.inputs.service_uid(refusal.service))
-
-    def report(problem: HealthPortProblem) -> None:
-        """A health check node port is not served."""
-        events.port_not_served(problem, proxy.inputs.service_uid(problem.service))
-
-    proxy = Proxy(
-        settings,
-        source,
-        log,
-        clocks,
-        report=report,
-        on_refusal=on_refusal,
-        on_ready=on_ready,
-    )
+    proxy = _told_to_cluster(partial(Proxy, settings, source, log, clocks, on_ready=on_ready), events)
     events.started()
     _set_oom_score(settings.config.oom_score_adj)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, proxy.compare_all, "SIGHUP")
-    failures: list[BaseException] = []
-
-    def failed(error: BaseException) -> None:
-        failures.append(error)
-        stop.set()
-
-    loop.set_exception_handler(lambda _, context: _judge(context, log, failed))
+    ending.expect()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, proxy.compare_all, "SIGHUP")
     works = [proxy.run(), events.run(), _stay_alive(notifier), _remove_leftovers(in_step, settings.target, proxy, log)]
     if config_path and read_config is not None:
         works.append(_follow_config(config_path, read_config, proxy, notifier, log))
-    tasks = [asyncio.create_task(_report_failure(work, failed)) for work in works]
-    try:
-        await stop.wait()
-    finally:
-        notifier.stopping()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    if failures:
-        _raise_cause(failures[0], log)
+    await ending.work_until(works, notifier.stopping)
     log.info("stopped", rules="they stay")
 
 
-async def _report_failure(work: Coroutine[None, None, None], failed: Callable[[BaseException], None]) -> None:
-    try:
-        await work
-    except Exception as error:  # noqa: BLE001 - raised again when everything has ended
-        failed(error)
+def _told_to_cluster(made: Callable[..., Proxy], events: ClusterEvents) -> Proxy:
+    """The daemon that *made* makes, whose troubles with a Service are events of the cluster."""
+
+    def on_refusal(refusal: Refusal) -> None:
+        events.rules_refused(refusal, proxy.inputs.service_uid(refusal.service))
+
+    def report(problem: HealthPortProblem) -> None:
+        events.port_not_served(problem, proxy.inputs.service_uid(problem.service))
+
+    proxy = made(report=report, on_refusal=on_refusal)
+    return proxy
 
 
-def _judge(context: dict[str, Any], log: Log, failed: Callable[[BaseException], None]) -> None:
-    """What happened in a callback: a bug of ours ends the daemon, troubles of connections do not."""
-    error = context.get("exception")
-    if isinstance(error, Exception) and _is_ours(error):
-        failed(error)
-    else:
-        log.warning("event loop", message=str(context.get("message", "")), error=repr(error))
+class _Ending:
+    """What ends a daemon: a signal, or the first bug, wherever it shows."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._is_due = asyncio.Event()
+        self._failures: list[BaseException] = []
+
+    def expect(self) -> None:
+        """Listen to signals and to what fails in callbacks."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._is_due.set)
+        loop.set_exception_handler(lambda _, context: self._judge(context))
+
+    async def work_until(self, works: Iterable[Coroutine[None, None, None]], on_end: Callable[[], None]) -> None:
+        """Do all *works* until the end, say that it has come, and cancel them; raises what failed first."""
+        tasks = [asyncio.create_task(self._report_failure(work)) for work in works]
+        try:
+            await self._is_due.wait()
+        finally:
+            on_end()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._failures:
+            _raise_cause(self._failures[0], self._log)
+
+    async def _report_failure(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - raised again when everything has ended
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failures.append(error)
+        self._is_due.set()
+
+    def _judge(self, context: dict[str, Any]) -> None:
+        """What happened in a callback: a bug of ours ends the daemon, troubles of connections do not."""
+        error = context.get("exception")
+        if isinstance(error, Exception) and _is_ours(error):
+            self._fail(error)
+        else:
+            self._log.warning("event loop", message=str(context.get("message", "")), error=repr(error))
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -169,11 +169,3 @@ KUBE_PROXY = (
 OWN = (*_specs(_OWN, "kproxy_ipt_"), *_specs(_OWN_SAMPLED, "kproxy_ipt_", is_sampled=True))
 METRICS = {spec.name: spec for spec in (*KUBE_PROXY, *OWN)}
 """All of them, by name."""
-
-
-def table_rows(specs: tuple[MetricSpec, ...]) -> tuple[str, ...]:
-    """*specs* as rows of a Markdown table: name, type, labels, help text."""
-    return tuple(
-        f"| `{spec.name}` | {spec.type} | {', '.join(f'`{label}`' for label in spec.labels)} | {spec.help} |"
-        for spec in specs
-    )

@@ -10,35 +10,28 @@ one that runs is finished, then ports are closed. Rules stay.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from functools import partial
 
 import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
-from kproxy_ipt.daemon.api_status import ApiStatus
 from kproxy_ipt.daemon.drift import LegacyWatch, TableWatch, no_window
 from kproxy_ipt.daemon.family import EVERYTHING, ProcessNote
 from kproxy_ipt.daemon.family_loop import Clocks
 from kproxy_ipt.daemon.family_parts import FamilyParts
-from kproxy_ipt.daemon.health import ProxyHealth
-from kproxy_ipt.daemon.health_pages import HealthPages
 from kproxy_ipt.daemon.health_ports import HealthPortProblem, HealthPorts
-from kproxy_ipt.daemon.http import Server, Servers
 from kproxy_ipt.daemon.inputs import Inputs
+from kproxy_ipt.daemon.instruments import Instruments
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine, machine_facts, open_machine, tune_before, with_runner
-from kproxy_ipt.daemon.metrics import Metrics, accounting
-from kproxy_ipt.daemon.metrics_pages import MetricsPages
 from kproxy_ipt.daemon.node_watch import NodeWatch
 from kproxy_ipt.daemon.quarantine import Refusal
 from kproxy_ipt.daemon.reload import reload_config
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.daemon.settings import Settings, Source
 from kproxy_ipt.daemon.status.scene import Watched
-from kproxy_ipt.daemon.status.server import StatusServer, for_pages
-from kproxy_ipt.daemon.traffic import Traffic
+from kproxy_ipt.daemon.status.server import for_pages
 from kproxy_ipt.daemon.tuning import tune_conntrack
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.addresses import interface_addresses
@@ -46,7 +39,6 @@ from kproxy_ipt.kernel.backend import Backend
 from kproxy_ipt.kernel.command import SubprocessRunner
 from kproxy_ipt.kernel.notify_addresses import AddressMonitor
 from kproxy_ipt.kernel.sysctls import tcp_be_liberal
-from kproxy_ipt.objects.events import Kind
 from kproxy_ipt.objects.model import Node
 from kproxy_ipt.plan.flows import entry_options
 from kproxy_ipt.rules.fallbacks import FALLBACKS
@@ -89,66 +81,39 @@ class Proxy:
             on_refusal: Told about Services that the kernel refuses.
             on_ready: Called once, after the first sync of every family, with a line about it.
         """
-        self._settings = settings
-        self._config = settings.config
-        self._source = source
-        self._log = log
-        self._clocks = clocks
-        self._on_ready = on_ready
-        self._on_refusal = on_refusal
-        self._facts = MachineFacts()
-        self._parts: dict[Family, FamilyParts] = {}
-        self._threads: dict[Family, KernelThread] = {}
-        self._tables: TableWatch | None = None
-        self._comparing: set[Family] = set()
-        self._group: asyncio.TaskGroup | None = None
-        families = settings.target.families
-        self.health = ProxyHealth(
-            families,
-            sync_period_s=self._config.iptables.sync_period_s,
-            clock=clocks.monotonic,
-            wall_clock_ns=self._wall_clock_ns,
-        )
-        self._api = ApiStatus(Kind, clock=clocks.monotonic, wall_clock_ns=self._wall_clock_ns)
-        self.backend: Backend | None = None
-        self.traffic = Traffic(
-            self._config.connection_metrics,
-            log,
-            netns=settings.target.netns,
-            in_background=self._in_background,
-            unix_s=clocks.unix_s,
-            monotonic=clocks.monotonic,
-        )
-        self.metrics = self._metrics = Metrics(
-            oldest_unwritten_s=self.health.oldest_unwritten_s,
-            api_silence_s=lambda: {str(kind): silence for kind, silence in self._api.silence_s().items()},
-            nfacct_counters=partial(accounting, settings.target.netns),
-            connections=self.traffic.sums,
-        )
+        self._settings, self._config = settings, settings.config
+        self._source, self._log, self._clocks = source, log, clocks
+        self._on_refusal, self._on_ready = on_refusal, on_ready
+        self._node = NodeWatch(settings.node_name, settings.config, log, clocks.monotonic)
+        self._instruments = Instruments(settings, log, clocks, in_background=self._in_background)
+        self.health, self.metrics = self._instruments.health, self._instruments.metrics
+        self.traffic = self._instruments.traffic
         self._health_ports = HealthPorts(
-            self.health.is_healthy,
-            node_name=settings.node_name,
-            netns=settings.target.netns,
-            report=report,
-            log=log,
+            self.health.is_healthy, node_name=settings.node_name, netns=settings.target.netns, report=report, log=log
         )
-        self._status = StatusServer(self._config.status_bind_address, netns=settings.target.netns, unix_s=clocks.unix_s)
-        self._machine: Machine | None = None
-        self._node = NodeWatch(settings.node_name, self._config, log, clocks.monotonic)
         self.inputs = Inputs(
-            families,
+            settings.target.families,
             settings.node_name,
             clock=clocks.monotonic,
             started_unix_s=clocks.unix_s(),
-            metrics=self._metrics,
-            api_status=self._api,
+            metrics=self.metrics,
+            api_status=self._instruments.api,
             log=log,
             on_dirty=self._dirty,
             on_node=self._node_seen,
         )
+        self._know_no_machine()
 
-    def _wall_clock_ns(self) -> int:
-        return int(self._clocks.unix_s() * 1e9)
+    def _know_no_machine(self) -> None:
+        """What `run` will find out and begin."""
+        self.backend: Backend | None = None
+        self._machine: Machine | None = None
+        self._facts = MachineFacts()
+        self._threads: dict[Family, KernelThread] = {}
+        self._parts: dict[Family, FamilyParts] = {}
+        self._tables: TableWatch | None = None
+        self._comparing: set[Family] = set()
+        self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """
@@ -158,7 +123,7 @@ class Proxy:
             KernelError: The machine cannot be used at all.
             ListenError: With `bindAddressHardFail`.
         """
-        servers = self._servers()
+        servers = self._instruments.servers(self._watched())
         address_monitor = None
         try:
             await self._open_machine()
@@ -176,33 +141,17 @@ class Proxy:
             for monitor in (address_monitor, self._tables):
                 if monitor is not None:
                     monitor.close()
-            self._status.close()
-            self.traffic.close()
+            self._instruments.close()
             for thread in self._threads.values():
                 thread.close()
-
-    def _servers(self) -> Servers:
-        config = self._config
-        health_pages = HealthPages(self.health, self._metrics, self._api)
-        metrics_pages = MetricsPages(self._metrics, config, self._settings.process, wall_clock_ns=self._wall_clock_ns)
-        return Servers(
-            (
-                Server("healthz", config.healthz_bind_address, health_pages.respond),
-                Server("metrics", config.metrics_bind_address, metrics_pages.respond, self.traffic.prepare),
-                *self._status.servers(self._watched(), self._log, self.traffic),
-            ),
-            netns=self._settings.target.netns,
-            hard_fail=config.bind_address_hard_fail,
-            log=self._log,
-        )
 
     def _watched(self) -> Watched:
         return Watched(
             inputs=self.inputs,
             node=self._node,
             health=self.health,
-            api=self._api,
-            history=self._status.history,
+            api=self._instruments.api,
+            history=self._instruments.status.history,
             config=lambda: self._config,
             machine_facts=lambda: self._facts,
             machine=lambda: self._machine,
@@ -226,7 +175,7 @@ class Proxy:
         self.backend = machine.choice.backend
         for oddity in machine.choice.oddities:
             self._log.warning("iptables program", problem=oddity)
-        self._metrics.backend_chosen(str(machine.choice.backend), machine.choice.reason)
+        self.metrics.backend_chosen(str(machine.choice.backend), machine.choice.reason)
         for family, reason in machine.choice.unavailable.items():
             self._log.warning("family is left out", family=family, reason=reason)
             self.health.leave_out(family)
@@ -258,12 +207,12 @@ class Proxy:
             SyncSchedule(min_gap_s=iptables.min_sync_period_s, retry_cap_s=iptables.sync_period_s),
             health=self.health,
             health_ports=self._health_ports,
-            metrics=self._metrics,
+            metrics=self.metrics,
             log=self._log,
             clocks=self._clocks,
             window=self._own_changes,
             on_refusal=self._on_refusal,
-            on_synced=self._status.on_synced,
+            on_synced=self._instruments.status.on_synced,
             traffic=self.traffic,
         )
         if machine.choice.backend is Backend.LEGACY:

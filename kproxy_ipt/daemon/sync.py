@@ -29,7 +29,7 @@ from kproxy_ipt.plan.plan import Plan, plan_wanted
 from kproxy_ipt.plan.wanted import Wanted
 from kproxy_ipt.plan.wanted_snapshot import WantedSnapshot, wanted_snapshot
 from kproxy_ipt.rules.fallbacks import fallback_notes, set_aside_findings
-from kproxy_ipt.rules.names import KUBE_FIREWALL, MAY_BE_EMPTY
+from kproxy_ipt.rules.names import KUBE_FIREWALL, MAY_BE_EMPTY, TABLES
 from kproxy_ipt.rules.options import rule_options
 from kproxy_ipt.rules.shared_chains import branched_places
 from kproxy_ipt.ruleset.check import check_lines
@@ -40,9 +40,6 @@ from kproxy_ipt.state.model import MachineFacts, NodeFacts, Snapshot
 from kproxy_ipt.state.snapshot import take_snapshot
 
 Clock = Callable[[], float]
-
-TABLES = ("filter", "nat")
-"""The tables that we have rules in."""
 
 
 class Stopwatch:

@@ -40,11 +40,6 @@ class Notifier:
         self._watchdog_s = _watchdog_s(settings, os.getpid() if process_id is None else process_id)
 
     @property
-    def is_listened_to(self) -> bool:
-        """Whether there is somebody to tell."""
-        return self._address is not None
-
-    @property
     def watchdog_interval_s(self) -> float | None:
         """
         Seconds between two calls of `alive`: half of what systemd allows, as it recommends.

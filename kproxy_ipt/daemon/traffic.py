@@ -21,8 +21,8 @@ from kproxy_ipt.daemon.connection_metrics import ConnectionSums
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.daemon.machine import Machine
-from kproxy_ipt.daemon.sync import TABLES
 from kproxy_ipt.errors import KernelError
+from kproxy_ipt.rules.names import TABLES
 from kproxy_ipt.ruleset.counted import CountedTables, scan_counters
 from kproxy_ipt.state.tracker import ServiceName, States
 from kproxy_ipt.stats.ended_rule import EndedRule

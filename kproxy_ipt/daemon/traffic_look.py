@@ -7,9 +7,9 @@ import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.machine import Machine
-from kproxy_ipt.daemon.sync import TABLES
 from kproxy_ipt.kernel.addresses import interface_addresses
 from kproxy_ipt.kernel.conntrack_counts import count_connections
+from kproxy_ipt.rules.names import TABLES
 from kproxy_ipt.ruleset.counted import CountedTables, scan_counters, scan_destinations
 from kproxy_ipt.ruleset.model import Ruleset
 from kproxy_ipt.ruleset.parse import parse_save

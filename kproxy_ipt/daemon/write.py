@@ -16,11 +16,13 @@ one harmless run is tried, and if that is refused as well, nobody is set aside.
 What is set aside keeps the rules that it has, as far as they still serve.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
+from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.errors import RestoreError
 from kproxy_ipt.kernel.refusals import NO_REASON
 from kproxy_ipt.plan.family_rules import FamilyRules
@@ -41,6 +43,7 @@ MOST_RUNS_ONCE = 300
 _UNREAD = SavedTables({})
 
 T = TypeVar("T")
+W = TypeVar("W", bound="Written")
 
 
 class Steps(msgspec.Struct, Generic[T], frozen=True):
@@ -55,6 +58,40 @@ class Steps(msgspec.Struct, Generic[T], frozen=True):
 
     plan: Callable[[bool], tuple[Plan, SavedTables]]
     apply: Callable[[Plan, SavedTables, bool], T]
+
+
+def plan_run(rules: FamilyRules, machine: Machine, family: Family, *, is_full: bool) -> tuple[Plan, SavedTables]:
+    """What `Steps.plan` is to give, with the tables of *machine*."""
+    if not is_full:
+        return rules.plan_partial(staged=machine.is_staged), _UNREAD
+    actual = machine.scan(family)
+    return rules.plan_full(actual, staged=machine.is_staged), actual
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a restore run wrote, or several together.
+
+    Attributes:
+        transactions: 0 means that nothing had to be written.
+        bytes: Size of the restore input.
+    """
+
+    transactions: int = 0
+    bytes: int = 0
+    chains_written: int = 0
+    chains_deleted: int = 0
+
+
+def with_sums(whole: W, runs: Sequence[Written]) -> W:
+    """*whole*, which knows the rest already, with the numbers of all *runs*."""
+    return msgspec.structs.replace(
+        whole,
+        transactions=sum(one.transactions for one in runs),
+        bytes=sum(one.bytes for one in runs),
+        chains_written=sum(one.chains_written for one in runs),
+        chains_deleted=sum(one.chains_deleted for one in runs),
+    )
 
 
 class PersistentWriter(Generic[T]):

@@ -21,20 +21,18 @@ from typing import TypeVar
 import msgspec
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.kernel.conntrack_netlink import (
+from kproxy_ipt.kernel.conntrack_netlink import Channel, Scan, is_filtered
+from kproxy_ipt.kernel.conntrack_records import (
     PROTOCOL_NUMBERS,
-    Channel,
     PackedEndpoint,
     PackedEntry,
     Question,
     Record,
-    Scan,
-    is_filtered,
     pack_address,
     pack_port,
     read_record,
 )
-from kproxy_ipt.state.flows import EndpointAddress, Entry, Flow, FlowTable, is_stale, is_survivor
+from kproxy_ipt.state.flows import EndpointAddress, Entry, FlowTable, is_stale
 
 Clock = Callable[[], float]
 _T = TypeVar("_T")
@@ -46,7 +44,6 @@ MAX_ENTRIES = 64
 _BATCH = 256
 _MAX_PASSES = 5
 _PASSING = frozenset({errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ENOBUFS})
-_TCP_ESTABLISHED = 3
 
 
 class ConntrackOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,21 +60,6 @@ class ConntrackOutcome(msgspec.Struct, frozen=True, kw_only=True):
     listed: int = 0
     deleted: int = 0
     seconds: float = 0.0
-    problem: str = ""
-
-
-class Survivors(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Sessions that go on to endpoints which no new session reaches.
-
-    Attributes:
-        flows: At most as many as were asked for.
-        total: All of them.
-        problem: Why they are not known, one line, or "".
-    """
-
-    flows: tuple[Flow, ...] = ()
-    total: int = 0
     problem: str = ""
 
 
@@ -119,37 +101,6 @@ def reconcile(
     cleaner = _Cleaner(family, table, wanted)
     problem = until_undisturbed(cleaner.run) or cleaner.problem
     return ConntrackOutcome(listed=cleaner.listed, deleted=cleaner.deleted, seconds=clock() - began_s, problem=problem)
-
-
-def surviving_flows(family: Family, table: FlowTable, *, limit: int = 1000) -> Survivors:
-    """
-    List established TCP sessions to an entry whose endpoint new sessions cannot reach; nothing is deleted.
-
-    They are not stale rules: connection tracking keeps a session at its endpoint, so that one which leaves can finish.
-
-    Args:
-        family: Of the table.
-        table: With protocol `tcp`; sessions of Services that it does not know, as deleted ones, are not found.
-        limit: How many flows to keep.
-    """
-    flows: list[Flow] = []
-    total = 0
-
-    def look() -> bool:
-        nonlocal total
-        total = 0
-        flows.clear()
-        scan = _scan_for(family, table, frozenset({"tcp"}))
-        with Channel(family) as channel:
-            for record in _records(scan.suspects(channel.dump(Question(PROTOCOL_NUMBERS["tcp"])))):
-                if record.tcp_state == _TCP_ESTABLISHED and is_survivor(record.flow, table):
-                    total += 1
-                    if len(flows) < limit:
-                        flows.append(record.flow)
-        return not scan.is_interrupted
-
-    problem = until_undisturbed(look) if "tcp" in table.protocols else ""
-    return Survivors(flows=tuple(flows), total=total, problem=problem)
 
 
 def count(family: Family, protocol: str = "") -> Count:

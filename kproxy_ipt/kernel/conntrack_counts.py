@@ -15,25 +15,22 @@ import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.kernel.conntrack import until_undisturbed
-from kproxy_ipt.kernel.conntrack_netlink import (
-    CT_NEW,
-    DUMP_INTERRUPTED,
+from kproxy_ipt.kernel.conntrack_netlink import CT_NEW, DUMP_INTERRUPTED, Channel, dump_end
+from kproxy_ipt.kernel.conntrack_records import (
     PROTOCOL_NUMBERS,
-    Channel,
     PackedEndpoint,
     PackedEntry,
-    dump_end,
     pack_address,
     pack_port,
     record_layout,
 )
+from kproxy_ipt.kernel.nfnetlink import NESTED
 from kproxy_ipt.state.flows import Entry
 from kproxy_ipt.stats.virtual_servers import Connections, Tally
 
-_NESTED = 0x8000
 _STATE_HEADERS = {
-    PROTOCOL_NUMBERS["tcp"]: struct.pack("=HHH", 1 | _NESTED, 5, 1),  # CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE
-    PROTOCOL_NUMBERS["sctp"]: struct.pack("=HHH", 3 | _NESTED, 5, 1),
+    PROTOCOL_NUMBERS["tcp"]: struct.pack("=HHH", 1 | NESTED, 5, 1),  # CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE
+    PROTOCOL_NUMBERS["sctp"]: struct.pack("=HHH", 3 | NESTED, 5, 1),
 }
 _ESTABLISHED = {PROTOCOL_NUMBERS["tcp"]: 3, PROTOCOL_NUMBERS["sctp"]: 4}
 _STATUS_HEADER = struct.pack("=HH", 8, 3)  # CTA_STATUS

@@ -29,7 +29,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import KernelError, MissingFeatureError
 from kproxy_ipt.kernel.nat_ranges import nat_arguments
 from kproxy_ipt.kernel.xtables_proc import legacy_tables
-from kproxy_ipt.ruleset.model import Counters, Ruleset
+from kproxy_ipt.ruleset.model import Ruleset
 from kproxy_ipt.ruleset.parse import parse_save
 
 _PROTOCOLS = {
@@ -82,20 +82,6 @@ def save_text(family: Family, tables: Sequence[str] | None = None) -> str:
     return "".join(f"{line}\n" for table in wanted for line in reader.lines(table))
 
 
-def rule_counters(family: Family, table: str) -> dict[str, tuple[Counters, ...]]:
-    """
-    The counters of all rules of one table, by chain and in the order of the rules; {} if the table does not exist.
-
-    This does not decode any rule: some 3 microseconds each.
-
-    Raises:
-        As `read_ruleset`.
-    """
-    if table not in legacy_tables(family):
-        return {}
-    return _Reader(family).counters(table)
-
-
 class _Reader:
     """libiptc and the extensions of one family."""
 
@@ -114,16 +100,6 @@ class _Reader:
         self._target = xtables.xt_entry_target
         self._counters = xtables.xt_counters
         self._printed: dict[bytes, str] = {}
-
-    def counters(self, table: str) -> dict[str, tuple[Counters, ...]]:
-        with self._opened(table) as handle:
-            return {
-                chain.decode(): tuple(
-                    Counters(entry.contents.counters.pcnt, entry.contents.counters.bcnt)
-                    for entry in self._entries(chain, handle)
-                )
-                for chain in self._chains(handle)
-            }
 
     def lines(self, table: str) -> list[str]:
         """The lines of one table, from `*table` to `COMMIT`."""

@@ -8,7 +8,7 @@ under `/proc` only `/proc/thread-self/net` and `/proc/sys/net` show it (`/proc/n
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,18 +36,8 @@ def inside(target: str | None) -> Iterator[None]:
     if target is None:
         yield
         return
-    try:
-        home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NamespaceError(f"the own network namespace cannot be opened: {error.strerror}") from error
-    try:
-        _enter(target)
-        try:
-            yield
-        finally:
-            _setns(home)
-    finally:
-        os.close(home)
+    with _elsewhere(lambda: _enter(target)):
+        yield
 
 
 @contextmanager
@@ -60,12 +50,26 @@ def scratch() -> Iterator[None]:
     Raises:
         NamespaceError: It may not be made (CAP_SYS_ADMIN), or the kernel cannot.
     """
-    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    with _elsewhere(_enter_new):
+        yield
+
+
+def _enter_new() -> None:
+    before = current_namespace_id()
+    _unshare()
+    if current_namespace_id() == before:
+        raise NamespaceError("a network namespace cannot be made: the kernel stayed in the old one")
+
+
+@contextmanager
+def _elsewhere(enter: Callable[[], None]) -> Iterator[None]:
+    """Run the body where *enter* leads, and come back."""
     try:
-        before = current_namespace_id()
-        _unshare()
-        if current_namespace_id() == before:
-            raise NamespaceError("a network namespace cannot be made: the kernel stayed in the old one")
+        home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NamespaceError(f"the own network namespace cannot be opened: {error.strerror}") from error
+    try:
+        enter()
         try:
             yield
         finally:

@@ -2,8 +2,8 @@
 Netlink messages by hand: packing, sending, reading answers.
 
 A plain sync asks the kernel three small questions (addresses, accounting objects, generation). Importing pyroute2 for
-them costs 150 ms, a tenth of what a whole run of the command may take, so these lines exist. Long-lived
-listening (`notify.py`) and conntrack use pyroute2.
+them costs 150 ms, a tenth of what a whole run of the command may take, and it is too slow where there is much to read
+(`conntrack_records.py`, `notify_tables.py`): so these lines exist.
 
 Attribute integers of nfnetlink are big-endian, headers are in the byte order of the machine.
 """
@@ -33,7 +33,8 @@ _NFNL_BATCH_GENID = 1
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR = struct.Struct("=i")
-_NESTED = 0x8000
+NESTED = 0x8000
+"""Bit of the kind of an attribute that holds attributes."""
 _KIND_MASK = 0x3FFF
 _BUFFER = 1 << 17
 _TIMEOUT_S = 10.0
@@ -65,7 +66,7 @@ def number_attribute(kind: int, value: int) -> bytes:
 
 def nested_attribute(kind: int, *inner: bytes) -> bytes:
     """An attribute that holds attributes."""
-    return attribute(kind | _NESTED, b"".join(inner))
+    return attribute(kind | NESTED, b"".join(inner))
 
 
 def nfnetlink_body(protocol_family: int, *attributes: bytes, resource: int = 0) -> bytes:

@@ -15,11 +15,10 @@ import re
 import struct
 
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.kernel.nfnetlink import NFPROTO_IPV4, NFPROTO_IPV6
+from kproxy_ipt.kernel.nfnetlink import NESTED, NFPROTO_IPV4, NFPROTO_IPV6
 from kproxy_ipt.stats.ended_rule import EndedRule
 
 _FAMILIES = {NFPROTO_IPV4: Family.IPV4, NFPROTO_IPV6: Family.IPV6}
-_NESTED = 0x8000
 
 
 def _head(length: int, kind: int) -> bytes:
@@ -35,7 +34,7 @@ _COUNTER = re.compile(
     + b"(?:"
     + _head(28, 2)
     + b"|"
-    + _head(28, 2 | _NESTED)
+    + _head(28, 2 | NESTED)
     + b")"
     + _head(12, 1)
     + rb".{8}"

@@ -21,6 +21,14 @@ class Kind(StrEnum):
     ENDPOINT_SLICES = "endpointslices"
     NODES = "nodes"
 
+    @property
+    def api_name(self) -> str:
+        """What `kind` says in an object."""
+        return _API_NAMES[self]
+
+
+_API_NAMES = {Kind.SERVICES: "Service", Kind.ENDPOINT_SLICES: "EndpointSlice", Kind.NODES: "Node"}
+
 
 ApiObject: TypeAlias = Service | EndpointSlice | Node
 

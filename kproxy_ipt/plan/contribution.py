@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import msgspec
 
 from kproxy_ipt.plan.dispatch_lines import SharedLines, shared_lines
-from kproxy_ipt.plan.wanted import Lines
+from kproxy_ipt.plan.wanted import Lines, chain_lines
 from kproxy_ipt.rules.build import service_port_rules
 from kproxy_ipt.rules.options import RuleOptions
-from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.state.model import ServiceState
 
 
@@ -34,7 +33,7 @@ def contribution_of(states: tuple[ServiceState, ...], options: RuleOptions) -> C
     """The rules of a Service that means *states*; it depends on nothing else."""
     parts = [service_port_rules(state, options.node, options) for state in states]
     return Contribution(
-        {one.name: render_chain(one) for part in parts for one in part.chains},
-        {one.name: part.text for part in parts for one in part.chains},
+        chain_lines(own for part in parts for own in part.chains),
+        {name: text for part in parts for name, text in part.owners.items()},
         shared_lines(parts, options.family),
     )

@@ -111,10 +111,6 @@ class FamilyRules:
         # New options built everything that is there, but what is gone is not among the states any more.
         self._rebuild([name for name, states in changes.items() if not states] if is_news else changes)
 
-    def states_of(self, name: ServiceName) -> States:
-        """What a Service means, as far as `update` was told."""
-        return self._states.get(name, ())
-
     @property
     def aside(self) -> Mapping[ServiceName, bool]:
         """Services that are set aside because the kernel refused their rules, and whether earlier rules stay."""

@@ -36,6 +36,7 @@ from kproxy_ipt.rules.names import (
     KUBE_PROXY_CANARY,
     KUBE_PROXY_FIREWALL,
     KUBE_SERVICES,
+    TABLES,
     is_changing_chain,
     is_service_chain,
 )
@@ -133,7 +134,7 @@ def plan_wanted(wanted: Wanted, actual: SavedTables, *, staged: bool, max_lines:
     """
     nat, filters = (_changes(wanted, actual, table) for table in ("nat", "filter"))
     before, after = _filter_steps(wanted, actual, filters, nat_changes=bool(nat.new or nat.changed))
-    marks = {table: [*_new_table_mark(actual, table)] if staged else [] for table in ("filter", "nat")}
+    marks = {table: [*_new_table_mark(actual, table)] if staged else [] for table in TABLES}
     before = [*marks["filter"], *before]
     prepare = [*marks["nat"], *_new_nat_chains(nat), *_changed_service_chains(wanted, nat)]
     switch = _switch(nat, wanted, actual)

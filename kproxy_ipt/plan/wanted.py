@@ -4,13 +4,14 @@ The rules that one family should have, as text: what plans compare and write.
 Text is what the kernel prints and takes, so it is compared and kept; rules as values are only needed to make it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.rules.build import Desired
 from kproxy_ipt.rules.fixed import BaseJump
+from kproxy_ipt.ruleset.model import Chain, Ruleset
 from kproxy_ipt.ruleset.render import render_chain
 
 Lines = tuple[str, ...]
@@ -32,14 +33,21 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     owners: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
+def chain_lines(chains: Iterable[Chain]) -> dict[str, Lines]:
+    """Render *chains*; they keep their order."""
+    return {chain.name: render_chain(chain) for chain in chains}
+
+
+def table_lines(ruleset: Ruleset) -> dict[str, dict[str, Lines]]:
+    """Render *ruleset*, table by table."""
+    return {name: chain_lines(table.chains.values()) for name, table in ruleset.tables.items()}
+
+
 def wanted_of(desired: Desired) -> Wanted:
     """Render *desired*."""
     return Wanted(
         family=desired.ruleset.family,
-        tables={
-            name: {chain.name: render_chain(chain) for chain in table.chains.values()}
-            for name, table in desired.ruleset.tables.items()
-        },
+        tables=table_lines(desired.ruleset),
         base_jumps=desired.base_jumps,
         shared_chains=desired.shared_chains,
         owners=desired.owners,

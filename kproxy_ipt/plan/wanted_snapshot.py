@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import msgspec
 
 from kproxy_ipt.config.model import Config
-from kproxy_ipt.plan.wanted import Lines, Wanted, wanted_of
+from kproxy_ipt.plan.wanted import Lines, Wanted, chain_lines, wanted_of
 from kproxy_ipt.rules.build import Desired, ServicePortRules, assemble, service_port_rules
 from kproxy_ipt.rules.dispatch_tree import Place
 from kproxy_ipt.rules.options import RuleOptions, rule_options
-from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.state.model import MachineFacts, Snapshot
 
 
@@ -72,9 +71,8 @@ def _without_chains(
     """The contributions without their own chains, which go into *own* as text."""
     for state in snapshot.services.values():
         part = service_port_rules(state, snapshot.node, options)
-        for chain in part.chains:
-            own[chain.name] = render_chain(chain)
-            owners[chain.name] = part.text
+        own.update(chain_lines(part.chains))
+        owners.update(part.owners)
         yield msgspec.structs.replace(part, chains=())
 
 

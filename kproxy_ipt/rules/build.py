@@ -39,6 +39,11 @@ class ServicePortRules(msgspec.Struct, frozen=True):
     chains: tuple[Chain, ...]
     dispatch: DispatchRules
 
+    @property
+    def owners(self) -> dict[str, str]:
+        """The own chains, each with the text of the service port."""
+        return {own.name: self.text for own in self.chains}
+
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
     """
@@ -113,7 +118,7 @@ def assemble(
 ) -> Desired:
     """Put fixed chains and *contributions* together, in the order given; *branched* as for `build_ruleset`."""
     parts = list(contributions)
-    owners = {own.name: part.text for part in parts for own in part.chains}
+    owners = {name: text for part in parts for name, text in part.owners.items()}
     nat = {own.name: own for part in parts for own in part.chains}
     nat.update((fixed.name, fixed) for fixed in (mark_masquerade_chain(options), postrouting_chain(options)))
     filters = {KUBE_FORWARD: forward_chain(options)}

@@ -10,6 +10,9 @@ Source: kube-proxy v1.36, iptables mode; the kernel allows 28 characters (XT_EXT
 import re
 from hashlib import sha256
 
+TABLES = ("filter", "nat")
+"""The tables that we have rules in."""
+
 KUBE_SERVICES = "KUBE-SERVICES"
 KUBE_NODEPORTS = "KUBE-NODEPORTS"
 KUBE_POSTROUTING = "KUBE-POSTROUTING"

@@ -41,7 +41,7 @@ from kproxy_ipt.sources.watch_stream import (
     LineSplitter,
     Malformed,
     Refused,
-    StreamItem,
+    StreamLine,
     is_older,
     read_line,
 )
@@ -85,13 +85,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchCounts(msgspec.Struct):
-    """What has happened so far with one kind, for metrics."""
+    """What has happened so far with one kind: watches that the server agreed to, and their events."""
 
-    lists: int = 0
     watches: int = 0
     events: int = 0
-    malformed: int = 0
-    troubles: int = 0
 
 
 class _Deadlines(msgspec.Struct, frozen=True):
@@ -193,7 +190,6 @@ class KindWatch:
             return 0.0
         wait_s = max(self._backoff.next_s(), min(error.retry_after_s, MAX_RETRY_AFTER_S))
         if error.reason:
-            self._counts.troubles += 1
             self._deliver(Trouble(self._kind, error.reason, wait_s))
         return wait_s
 
@@ -213,7 +209,6 @@ class KindWatch:
     def _listed(self, objects: tuple[ApiObject, ...], findings: tuple[Finding, ...], version: str) -> None:
         self._version = version
         self._is_doubtful = self._is_refused = False
-        self._counts.lists += 1
         self._deliver(Listed(self._kind, objects, findings))
 
     async def _verify_version(self) -> None:
@@ -264,8 +259,8 @@ class KindWatch:
             except ValueError as error:
                 self._take(Malformed(str(error)), gathering)
             for line in lines:
-                item = read_line(self._kind, line, self._session.server)
-                if self._take(item, gathering):
+                said = read_line(self._kind, line, self._session.server)
+                if self._take(said, gathering):
                     gathering = None
             await asyncio.sleep(0)  # a flood of events must not keep the others waiting
         if gathering is not None:
@@ -291,23 +286,22 @@ class KindWatch:
                 self._streams_lists = False  # a server that does not know streaming lists never ends one
             raise _InterruptedError(f"{self._doing('watch')}: silent for {limit_s:.0f} s") from error
 
-    def _take(self, item: StreamItem, gathering: Gathering | None) -> bool:
+    def _take(self, said: StreamLine, gathering: Gathering | None) -> bool:
         """Pass on one line; returns whether it completes the list that is being gathered."""
-        if isinstance(item, Malformed):
-            self._counts.malformed += 1
+        if isinstance(said, Malformed):
             self._streams_lists = self._streams_lists and gathering is None  # pages tell which object it is
-            raise _InterruptedError(f"{self._doing('watch')}: {item.reason}; listing anew", start_over=True)
-        if isinstance(item, Refused):
-            raise self._error_event(item, is_list=gathering is not None)
+            raise _InterruptedError(f"{self._doing('watch')}: {said.reason}; listing anew", start_over=True)
+        if isinstance(said, Refused):
+            raise self._error_event(said, is_list=gathering is not None)
         self._heard()
-        if isinstance(item, Bookmark):
-            return self._take_bookmark(item, gathering)
+        if isinstance(said, Bookmark):
+            return self._take_bookmark(said, gathering)
         self._counts.events += 1
         if gathering is not None:
-            gathering.take(item.event)
+            gathering.take(said.event)
         else:
-            self._advance(item)
-            self._deliver(item.event)
+            self._advance(said)
+            self._deliver(said.event)
         return False
 
     def _take_bookmark(self, bookmark: Bookmark, gathering: Gathering | None) -> bool:
@@ -319,12 +313,12 @@ class KindWatch:
             self._listed(gathering.objects, tuple(gathering.findings), bookmark.version)
         return bookmark.ends_initial
 
-    def _advance(self, item: Changed | Bookmark) -> None:
-        """Everything up to the version of *item* is known."""
-        if is_older(item.version, self._version):
-            text = f"{self._doing('watch')}: version {item.version} after {self._version}; listing anew"
+    def _advance(self, said: Changed | Bookmark) -> None:
+        """Everything up to the version of *said* is known."""
+        if is_older(said.version, self._version):
+            text = f"{self._doing('watch')}: version {said.version} after {self._version}; listing anew"
             raise _InterruptedError(text, start_over=True)
-        self._version = item.version or self._version
+        self._version = said.version or self._version
         self._is_doubtful = False
 
     def _error_event(self, refused: Refused, *, is_list: bool) -> _InterruptedError:

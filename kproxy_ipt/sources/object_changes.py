@@ -7,13 +7,7 @@ from kproxy_ipt.objects.events import ApiObject, Contact, Event, Gone, Kind, Lis
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.objects.report import object_text
 
-_KIND_WORDS = {Kind.SERVICES: "Service", Kind.ENDPOINT_SLICES: "EndpointSlice", Kind.NODES: "Node"}
-_KINDS_OF_WORDS = {
-    "Service": Kind.SERVICES,
-    "EndpointSlice": Kind.ENDPOINT_SLICES,
-    "Endpoints": Kind.ENDPOINT_SLICES,
-    "Node": Kind.NODES,
-}
+_KINDS_OF_WORDS = {**{kind.api_name: kind for kind in Kind}, "Endpoints": Kind.ENDPOINT_SLICES}
 
 
 def listed(objects: Objects) -> tuple[Listed, ...]:
@@ -58,13 +52,13 @@ def _changes_of_kind(
     old = {(value.metadata.namespace or "", value.metadata.name): value for value in before}
     new = {(value.metadata.namespace or "", value.metadata.name): value for value in after}
     for namespace, name in sorted(old.keys() - new.keys()):
-        text = object_text(_KIND_WORDS[kind], namespace, name)
+        text = object_text(kind.api_name, namespace, name)
         told.add(text)
         yield Gone(kind, namespace, name, tuple(findings.get(text, ())))
     for key, value in new.items():
         known = old.get(key)
         if known is not value and known != value:
-            text = object_text(_KIND_WORDS[kind], *key)
+            text = object_text(kind.api_name, *key)
             told.add(text)
             yield Put(kind, value, tuple(findings.get(text, ())))
 

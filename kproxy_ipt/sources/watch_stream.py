@@ -11,7 +11,6 @@ What cannot be understood is never passed over in silence, since an event may be
 Source: API concepts of Kubernetes, "Efficient detection of changes"; streams recorded from a v1.36.2 server.
 """
 
-from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -30,7 +29,6 @@ MAX_LINE: Final = 16 * 1024 * 1024
 """Bytes. etcd stores objects of at most 1.5 MiB; a longer line is no event."""
 
 _INITIAL_END = "k8s.io/initial-events-end"
-_NAMES: Mapping[Kind, str] = {Kind.SERVICES: "Service", Kind.ENDPOINT_SLICES: "EndpointSlice", Kind.NODES: "Node"}
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -60,7 +58,7 @@ class Malformed(msgspec.Struct, frozen=True):
     reason: str
 
 
-StreamItem: TypeAlias = Changed | Bookmark | Refused | Malformed
+StreamLine: TypeAlias = Changed | Bookmark | Refused | Malformed
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -153,7 +151,7 @@ class Gathering:
             self._objects.pop((event.namespace, event.name), None)
 
 
-def read_line(kind: Kind, line: bytes, origin: str) -> StreamItem:
+def read_line(kind: Kind, line: bytes, origin: str) -> StreamLine:
     """
     Understand one line.
 
@@ -194,7 +192,7 @@ def objects_of(kind: Kind, decoded: Decoded) -> tuple[ApiObject, ...]:
     return tuple(_slimmed(api_object) for api_object in found)
 
 
-def _changed(kind: Kind, raw: msgspec.Raw, origin: str) -> StreamItem:
+def _changed(kind: Kind, raw: msgspec.Raw, origin: str) -> StreamLine:
     decoded = decode_document(bytes(raw), origin)
     found = objects_of(kind, decoded)
     if len(found) == 1:
@@ -202,7 +200,7 @@ def _changed(kind: Kind, raw: msgspec.Raw, origin: str) -> StreamItem:
     head = _HEAD.decode(raw)
     gone = _removed(kind, head)
     if isinstance(gone, Malformed) or not decoded.findings:
-        return Malformed(f"an object that is no {_NAMES[kind]} with a name: kind {printable(head.kind)}")
+        return Malformed(f"an object that is no {kind.api_name} with a name: kind {printable(head.kind)}")
     return Changed(msgspec.structs.replace(gone.event, findings=decoded.findings), gone.version)
 
 
@@ -210,12 +208,12 @@ def _removed(kind: Kind, head: _Head) -> Changed | Malformed:
     metadata = head.metadata
     namespace = metadata.namespace if kind is not Kind.NODES else ""
     is_named = isinstance(metadata.name, str) and metadata.name and isinstance(namespace, str)
-    if not is_named or head.kind != _NAMES[kind] or (not namespace and kind is not Kind.NODES):
-        return Malformed(f"an object that is no {_NAMES[kind]} with a name: kind {printable(head.kind)}")
+    if not is_named or head.kind != kind.api_name or (not namespace and kind is not Kind.NODES):
+        return Malformed(f"an object that is no {kind.api_name} with a name: kind {printable(head.kind)}")
     return Changed(Gone(kind, str(namespace), str(metadata.name)), _text(metadata.resource_version))
 
 
-def _bookmark(head: _Head) -> StreamItem:
+def _bookmark(head: _Head) -> StreamLine:
     version = _text(head.metadata.resource_version)
     if not version:
         return Malformed("a bookmark without a version")

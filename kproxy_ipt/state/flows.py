@@ -172,11 +172,6 @@ def is_stale(flow: Flow, table: FlowTable) -> bool:
     return service in table.former or (at_node and flow.is_translated and node_port in table.former)
 
 
-def is_survivor(flow: Flow, table: FlowTable) -> bool:
-    """Whether a flow goes on to an endpoint that new flows to the same entry cannot reach any more."""
-    return flow.is_translated and is_stale(flow, table)
-
-
 def answers_node_ports(address: str, options: EntryOptions) -> bool:
     """Whether node ports are answered on a canonical address."""
     return address in options.node_addresses or (options.localhost and address.startswith("127."))

@@ -77,11 +77,6 @@ class ObjectStore:
         """All EndpointSlices."""
         return self._slices.values()
 
-    @property
-    def object_count(self) -> int:
-        """Services and slices that are kept."""
-        return len(self._services) + len(self._slices)
-
     def findings(self) -> tuple[Finding, ...]:
         """What is odd about the objects as they are now."""
         return tuple(finding for found in self._findings.values() for finding in found)

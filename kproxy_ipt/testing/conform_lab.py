@@ -31,7 +31,7 @@ from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.testing import topology
 from kproxy_ipt.testing.flows import endpoint_text
-from kproxy_ipt.testing.namespaces import create_namespace, remove_namespace
+from kproxy_ipt.testing.namespaces import temporary_namespace, write_net_sysctls
 from kproxy_ipt.testing.scene import Scene
 from kproxy_ipt.testing.servers import Responders
 from kproxy_ipt.testing.sockets import Protocol, sctp_available
@@ -206,10 +206,12 @@ def conform_lab(layout: Layout) -> Iterator[ConformLab]:
         OSError: A port cannot be listened on.
     """
     with ExitStack() as stack:
-        netns = {place: _namespace(stack, place or "node") for place in (NODE, *layout.owned)}
+        netns = {place: stack.enter_context(temporary_namespace(place or "node")) for place in (NODE, *layout.owned)}
         responders = stack.enter_context(Responders())
         for place, name in netns.items():
-            _write_sysctls(name, topology.sysctls("remote" if place else "node") | {"ipv4/conf/all/accept_local": "1"})
+            write_net_sysctls(
+                name, topology.sysctls("remote" if place else "node") | {"ipv4/conf/all/accept_local": "1"}
+            )
         links = [
             f"link add name {interface} netns {netns[NODE]} type veth peer name eth0 netns {netns[interface]}"
             for interface in layout.owned
@@ -233,20 +235,6 @@ def _serve(responders: Responders, layout: Layout, netns: Mapping[str, str]) -> 
             if port.protocol != "sctp" or sctp_available():
                 name = endpoint_text(port.address, port.port)
                 responders.serve(netns[place], name, port.port, protocol=port.protocol, addresses=(port.address,))
-
-
-def _namespace(stack: ExitStack, label: str) -> str:
-    name = create_namespace(label)
-    stack.callback(remove_namespace, name)
-    return name
-
-
-def _write_sysctls(netns: str, values: Mapping[str, str]) -> None:
-    with inside(netns):
-        for path, value in values.items():
-            entry = Path("/proc/sys/net", path)
-            if entry.exists():
-                entry.write_text(value, encoding="ascii")
 
 
 def _link_address(family: Family, number: int, *, far: bool) -> str:

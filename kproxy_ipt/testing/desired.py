@@ -4,18 +4,33 @@ From API objects to desired rules in one call, for tests that say what the rules
 Nothing is checked here: odd objects go in as they are, in any order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
+from kproxy_ipt.objects import events
+from kproxy_ipt.objects.events import Kind, Put
 from kproxy_ipt.objects.model import EndpointSlice, Node, Objects, Service
 from kproxy_ipt.rules.build import Desired, build_ruleset
 from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.state.model import MachineFacts, Snapshot
 from kproxy_ipt.state.snapshot import node_facts, take_snapshot
 
-ApiObject = Service | EndpointSlice | Node
+ApiObject: TypeAlias = events.ApiObject
 """An object that plays a part in the rules."""
+
+KINDS: Mapping[type[ApiObject], Kind] = {
+    Service: Kind.SERVICES,
+    EndpointSlice: Kind.ENDPOINT_SLICES,
+    Node: Kind.NODES,
+}
+"""The kind of each."""
+
+
+def put_of(api_object: ApiObject) -> Put:
+    """What a source says of an object that was added or changed."""
+    return Put(KINDS[type(api_object)], api_object)
 
 
 def _identity(api_object: ApiObject) -> tuple[str, str]:

@@ -11,10 +11,10 @@ It stands for programs and tables alone. Kernel settings are those of the real m
 from collections.abc import Iterable, Mapping, Sequence
 
 from kproxy_ipt.addresses import Family
+from kproxy_ipt.daemon.machine import Machine, with_runner
 from kproxy_ipt.errors import KernelError, RestoreError
 from kproxy_ipt.kernel.backend import BackendChoice
 from kproxy_ipt.kernel.command import DEFAULT_TIMEOUT_S, Completed
-from kproxy_ipt.kernel.iptables import Iptables
 from kproxy_ipt.kernel.programs import Backend, Programs
 from kproxy_ipt.testing.fake_kernel import FakeKernel
 
@@ -43,20 +43,11 @@ class FakeMachine:
         self.names_rules = True
         self.broken: KernelError | None = None
 
-    @property
-    def choice(self) -> BackendChoice:
-        """The backend that is chosen here."""
-        return BackendChoice(Backend.NFT, "a machine in memory", {each: _programs(each) for each in self.kernels}, {})
-
-    @property
-    def legacy_choice(self) -> BackendChoice:
-        """The same, as if it were the legacy backend: one transaction for each table."""
-        return BackendChoice(Backend.LEGACY, "a machine in memory", self.choice.programs, {})
-
-    @property
-    def iptables(self) -> Mapping[Family, Iptables]:
-        """The real reader and writer of each family, over the programs of this machine."""
-        return {family: Iptables(self, _programs(family)) for family in self.kernels}
+    def opened(self, backend: Backend = Backend.NFT) -> Machine:
+        """What `open_machine` gives: the real readers and writers; with LEGACY a table is one transaction."""
+        programs = {family: _programs(family) for family in self.kernels}
+        choice = BackendChoice(backend, "a machine in memory", programs, {})
+        return with_runner(Machine(choice, {}, lock_wait_s=5), self)
 
     def run(
         self,

@@ -14,6 +14,17 @@ _WAIT_S = 10.0
 _QUIET_S = 0.03
 
 
+def service_yaml(name: str, port: int = 80) -> str:
+    """A Service in namespace `shop`."""
+    metadata = f"{{name: {name}, namespace: shop}}"
+    return f"apiVersion: v1\nkind: Service\nmetadata: {metadata}\nspec: {{ports: [{{port: {port}}}]}}\n"
+
+
+def services_yaml(*names: str) -> str:
+    """A document for each Service."""
+    return "---\n".join(service_yaml(name) for name in names)
+
+
 class Heard:
     """What a source has said so far, and the Services that follow from it."""
 

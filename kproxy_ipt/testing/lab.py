@@ -35,7 +35,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import NamespaceError
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.testing import topology
-from kproxy_ipt.testing.namespaces import create_namespace, remove_namespace
+from kproxy_ipt.testing.namespaces import temporary_namespace, write_net_sysctls
 from kproxy_ipt.testing.servers import Responders, Server
 from kproxy_ipt.testing.sockets import Protocol
 from kproxy_ipt.testing.topology import BOTH, Attachment
@@ -227,13 +227,13 @@ class Lab:
 
     def _build(self, stack: ExitStack) -> None:
         addresses = topology.addresses(self._pod_names, self._families)
-        netns_names = {label: _namespace(stack, label) for label in ("wire", *addresses)}
+        netns_names = {label: stack.enter_context(temporary_namespace(label)) for label in ("wire", *addresses)}
         # Entered last and left first: an open socket would keep its namespace alive.
         responders = stack.enter_context(Responders())
         for label, own in addresses.items():
             self._places[label] = Place(label, netns_names[label], own, responders)
         for label, netns in netns_names.items():
-            _write_sysctls(netns, topology.sysctls(label))
+            write_net_sysctls(netns, topology.sysctls(label))
         _run_batches({"here": ""}, {"here": topology.links(netns_names, self._pod_names)})
         _run_batches(netns_names, topology.bridges(self._pod_names, self._attachment))
         _run_batches(netns_names, topology.activation(self._pod_names, self._attachment))
@@ -241,20 +241,6 @@ class Lab:
             _wait_for_ports(netns_names[label], ports)
         pods = {name: addresses[name] for name in self._pod_names}
         _run_batches(netns_names, topology.configuration(pods, self._families, self._attachment))
-
-
-def _namespace(stack: ExitStack, label: str) -> str:
-    name = create_namespace(label)
-    stack.callback(remove_namespace, name)
-    return name
-
-
-def _write_sysctls(netns: str, values: Mapping[str, str]) -> None:
-    with inside(netns):
-        for path, value in values.items():
-            entry = Path("/proc/sys/net", path)
-            if entry.exists():
-                entry.write_text(value, encoding="ascii")
 
 
 def _run_batches(netns_names: Mapping[str, str], commands_by_label: Mapping[str, Sequence[str]]) -> None:

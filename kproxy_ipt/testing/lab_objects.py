@@ -5,12 +5,13 @@ A test that sends packets wants "a Service that can be entered in every way" and
 spelling out addresses twice. Everything here is a value; nothing touches a namespace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ipaddress import ip_network
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.objects.model import EndpointSlice, Node, Service, ServicePortSpec, SliceEndpoint, SlicePort
-from kproxy_ipt.testing.lab import NODE_NAME, REMOTE_NODE_NAME, Place
+from kproxy_ipt.testing.lab import NODE_NAME, REMOTE_NODE_NAME, Lab, Place
 from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port, slice_endpoint, slice_port
 from kproxy_ipt.testing.topology import LOAD_BALANCER_CIDRS, MANY_CLIENTS, SERVICE_CIDRS
 
@@ -121,3 +122,12 @@ def endpoints(of: Service, family: Family, *places: Place | str | SliceEndpoint)
 
 def _port_behind(port: ServicePortSpec) -> SlicePort:
     return slice_port(TARGET_PORT, name=port.name or "", protocol=port.protocol or "TCP")
+
+
+@contextmanager
+def answering_lab() -> Iterator[Lab]:
+    """A lab whose pods answer on `TARGET_PORT`, by TCP."""
+    with Lab() as made:
+        for pod in made.pods:
+            pod.serve(TARGET_PORT)
+        yield made

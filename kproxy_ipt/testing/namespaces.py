@@ -8,10 +8,12 @@ cannot be seen from outside. Root is needed (`unshare -rnm` with a tmpfs on `/ru
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from kproxy_ipt.errors import NamespaceError
+from kproxy_ipt.kernel.netns import inside
 
 _TIMEOUT_S = 20.0
 
@@ -71,3 +73,12 @@ def temporary_namespace(label: str = "test") -> Iterator[str]:
         yield name
     finally:
         remove_namespace(name)
+
+
+def write_net_sysctls(netns: str, values: Mapping[str, str]) -> None:
+    """Write settings of a namespace, by path below `/proc/sys/net`; what the kernel lacks is passed over."""
+    with inside(netns):
+        for path, value in values.items():
+            entry = Path("/proc/sys/net", path)
+            if entry.exists():
+                entry.write_text(value, encoding="ascii")

@@ -6,6 +6,7 @@ those of `traffic.py`.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import Self
@@ -19,7 +20,38 @@ _PAUSE_S = 0.01
 _JOIN_S = 20.0
 
 
-class SteadyConnections:
+class _Rounds(ABC):
+    """One round after the other in a thread of its own, until the body of the `with` has ended."""
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Finish the round that is under way; raises what went wrong in the thread."""
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+        if self._error is not None:
+            raise self._error
+
+    @abstractmethod
+    def _round(self) -> None: ...
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._pause_s):
+                self._round()
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the thread
+            self._error = error
+
+
+class SteadyConnections(_Rounds):
     """
     New connections from one place to one address; a context manager, the results are there after it.
 
@@ -47,21 +79,7 @@ class SteadyConnections:
         self._target = (address, port)
         self._protocol: Protocol = protocol
         self._timeout_s = timeout_s
-        self._pause_s = pause_s
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Finish what is under way; raises what went wrong in the thread."""
-        self._stop.set()
-        self._thread.join(_JOIN_S)
-        if self._error is not None:
-            raise self._error
+        super().__init__(pause_s)
 
     @property
     def failures(self) -> Counter[Outcome]:
@@ -73,24 +91,20 @@ class SteadyConnections:
         """The longest exchange."""
         return max((each.took_s for each in self.exchanges), default=0.0)
 
-    def _run(self) -> None:
+    def _round(self) -> None:
         address, port = self._target
-        try:
-            while not self._stop.wait(self._pause_s):
-                self.exchanges += send(
-                    self._place.netns,
-                    address,
-                    port,
-                    protocol=self._protocol,
-                    count=_AT_ONCE,
-                    parallel=_AT_ONCE,
-                    timeout_s=self._timeout_s,
-                ).exchanges
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the thread
-            self._error = error
+        self.exchanges += send(
+            self._place.netns,
+            address,
+            port,
+            protocol=self._protocol,
+            count=_AT_ONCE,
+            parallel=_AT_ONCE,
+            timeout_s=self._timeout_s,
+        ).exchanges
 
 
-class SteadyStreams:
+class SteadyStreams(_Rounds):
     """
     Open sockets that ask again and again; a context manager, the results are there after it.
 
@@ -106,24 +120,13 @@ class SteadyStreams:
         self.unanswered = 0
         self.asked = 0
         self._sessions = sessions
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        super().__init__(_PAUSE_S)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Finish the round that is under way."""
-        self._stop.set()
-        self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        while not self._stop.wait(_PAUSE_S):
-            for session, names in zip(self._sessions, self.names, strict=True):
-                exchange = session.ask()
-                self.asked += 1
-                if exchange.outcome is Outcome.ANSWERED:
-                    names.add(exchange.name)
-                else:
-                    self.unanswered += 1
+    def _round(self) -> None:
+        for session, names in zip(self._sessions, self.names, strict=True):
+            exchange = session.ask()
+            self.asked += 1
+            if exchange.outcome is Outcome.ANSWERED:
+                names.add(exchange.name)
+            else:
+                self.unanswered += 1

@@ -83,7 +83,7 @@ def _character_cells(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-class _Item(msgspec.Struct, eq=False, kw_only=True):
+class _Slot(msgspec.Struct, eq=False, kw_only=True):
     """A box in a column: a node, a label, or a waypoint of a long edge; *y* is its middle, *right* ends the column."""
 
     column: int
@@ -91,8 +91,8 @@ class _Item(msgspec.Struct, eq=False, kw_only=True):
     height: float = 4.0
     gap: float = _SMALL_GAP
     weight: float = 4.0
-    before: list["_Item"] = msgspec.field(default_factory=list)
-    after: list["_Item"] = msgspec.field(default_factory=list)
+    before: list["_Slot"] = msgspec.field(default_factory=list)
+    after: list["_Slot"] = msgspec.field(default_factory=list)
     is_waypoint: bool = False
     position: int = 0
     x: float = 0.0
@@ -139,15 +139,15 @@ class _Part:
         self.edges = {index: edge for index, edge in enumerate(graph.edges) if edge.source in known}
         pairs = [(edge.source, edge.target) for edge in self.edges.values()]
         columns = _columns(keys, pairs)
-        self.items = {node.key: _node_item(node, 2 * columns[node.key]) for node in graph.nodes if node.key in known}
+        self.slots = {node.key: _node_slot(node, 2 * columns[node.key]) for node in graph.nodes if node.key in known}
         self.chains = {index: self._chain(index) for index in self.edges}
-        self.all_items = [*self.items.values(), *(item for chain in self.chains.values() for item in chain)]
+        self.all_slots = [*self.slots.values(), *(slot for chain in self.chains.values() for slot in chain)]
 
-    def _chain(self, index: int) -> list[_Item]:
+    def _chain(self, index: int) -> list[_Slot]:
         """The boxes of an edge between its ends: the label first, then a waypoint in each column."""
         edge = self.edges[index]
-        source, target = self.items[edge.source], self.items[edge.target]
-        between = [_Item(column=column, is_waypoint=True) for column in range(source.column + 1, target.column)]
+        source, target = self.slots[edge.source], self.slots[edge.target]
+        between = [_Slot(column=column, is_waypoint=True) for column in range(source.column + 1, target.column)]
         if edge.lines and between:
             between[0].width = max(map(cells, edge.lines)) * LABEL_CELL_WIDTH + 8
             between[0].height = len(edge.lines) * LABEL_LINE_HEIGHT + 4
@@ -158,17 +158,17 @@ class _Part:
 
     def place(self, top: float) -> float:
         """Give every box its place below *top*; returns where the lowest one ends."""
-        layers = _ordered(list(self.items.values()), self.all_items)
+        layers = _ordered(list(self.slots.values()), self.all_slots)
         _set_heights(layers)
         _set_columns(layers)
-        lowest = min(item.y - item.height / 2 for item in self.all_items)
-        for item in self.all_items:
-            item.y += top - lowest
-        return max(item.y + item.height / 2 for item in self.all_items)
+        lowest = min(slot.y - slot.height / 2 for slot in self.all_slots)
+        for slot in self.all_slots:
+            slot.y += top - lowest
+        return max(slot.y + slot.height / 2 for slot in self.all_slots)
 
     def boxes(self) -> dict[str, Box]:
         """Boxes of nodes by key."""
-        return {key: _box(item) for key, item in self.items.items()}
+        return {key: _box(slot) for key, slot in self.slots.items()}
 
     def labels(self) -> list[PlacedLabel]:
         """Labels and their boxes."""
@@ -184,21 +184,21 @@ class _Part:
 
     def _path(self, index: int) -> tuple[tuple[float, float], ...]:
         edge = self.edges[index]
-        source, target = self.items[edge.source], self.items[edge.target]
+        source, target = self.slots[edge.source], self.slots[edge.target]
         points = [(source.x + source.width, source.y), (source.right, source.y)]
-        for item in self.chains[index]:
-            points += [(item.x, item.y), (item.right, item.y)]
+        for slot in self.chains[index]:
+            points += [(slot.x, slot.y), (slot.right, slot.y)]
         return (*points, (target.x, target.y))
 
 
-def _box(item: _Item) -> Box:
-    return Box(item.x, item.y - item.height / 2, item.width, item.height)
+def _box(slot: _Slot) -> Box:
+    return Box(slot.x, slot.y - slot.height / 2, slot.width, slot.height)
 
 
-def _node_item(node: GraphNode, column: int) -> _Item:
+def _node_slot(node: GraphNode, column: int) -> _Slot:
     width = max(map(cells, node.lines)) * CELL_WIDTH + 2 * _PADDING
     height = len(node.lines) * LINE_HEIGHT + _PADDING
-    return _Item(column=column, width=width, height=height, gap=_NODE_GAP, weight=1.0)
+    return _Slot(column=column, width=width, height=height, gap=_NODE_GAP, weight=1.0)
 
 
 def _columns(keys: Sequence[str], pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
@@ -233,17 +233,17 @@ def _topological(keys: Sequence[str], after: Mapping[str, Sequence[str]]) -> lis
     return list(reversed(finished))
 
 
-def _ordered(roots: Sequence[_Item], items: Sequence[_Item]) -> list[list[_Item]]:
+def _ordered(roots: Sequence[_Slot], slots: Sequence[_Slot]) -> list[list[_Slot]]:
     """Columns of boxes in an order with few crossings: the mean place of neighbours, forth and back."""
-    layers: list[list[_Item]] = [[] for _ in range(max(item.column for item in items) + 1)]
+    layers: list[list[_Slot]] = [[] for _ in range(max(slot.column for slot in slots) + 1)]
     seen: set[int] = set()
     waiting = list(reversed(roots))
     while waiting:
-        item = waiting.pop()
-        if id(item) not in seen:
-            seen.add(id(item))
-            layers[item.column].append(item)
-            waiting += reversed(item.after)
+        slot = waiting.pop()
+        if id(slot) not in seen:
+            seen.add(id(slot))
+            layers[slot.column].append(slot)
+            waiting += reversed(slot.after)
     best, fewest = [list(layer) for layer in layers], None
     for sweep in range(_SWEEPS):
         _number(layers)
@@ -252,76 +252,76 @@ def _ordered(roots: Sequence[_Item], items: Sequence[_Item]) -> list[list[_Item]
             best, fewest = [list(layer) for layer in layers], crossings
         forward = sweep % 2 == 0
         for layer in layers if forward else reversed(layers):
-            layer.sort(key=lambda item, forward=forward: _mean_place(item.before if forward else item.after, item))  # type: ignore[misc] # mypy has no type for the default
+            layer.sort(key=lambda slot, forward=forward: _mean_place(slot.before if forward else slot.after, slot))  # type: ignore[misc] # mypy has no type for the default
             _number([layer])
     _number(best)
     return best
 
 
-def _number(layers: Iterable[list[_Item]]) -> None:
+def _number(layers: Iterable[list[_Slot]]) -> None:
     for layer in layers:
-        for place, item in enumerate(layer):
-            item.position = place
+        for place, slot in enumerate(layer):
+            slot.position = place
 
 
-def _mean_place(neighbours: Sequence[_Item], item: _Item) -> float:
-    return sum(one.position for one in neighbours) / len(neighbours) if neighbours else float(item.position)
+def _mean_place(neighbours: Sequence[_Slot], slot: _Slot) -> float:
+    return sum(one.position for one in neighbours) / len(neighbours) if neighbours else float(slot.position)
 
 
-def _crossings(layers: Sequence[Sequence[_Item]]) -> int:
+def _crossings(layers: Sequence[Sequence[_Slot]]) -> int:
     """How many pairs of edges cross between neighbouring columns (counted by insertion into a sorted list)."""
     total = 0
     for layer in layers:
         placed: list[int] = []
-        for item in layer:
-            ends = sorted(one.position for one in item.after)
+        for slot in layer:
+            ends = sorted(one.position for one in slot.after)
             total += sum(len(placed) - bisect_right(placed, end) for end in ends)
             for end in ends:
                 insort(placed, end)
     return total
 
 
-def _set_columns(layers: Sequence[Sequence[_Item]]) -> None:
+def _set_columns(layers: Sequence[Sequence[_Slot]]) -> None:
     left = float(_MARGIN)
     for layer in layers:
-        width = max((item.width for item in layer), default=0.0)
-        for item in layer:
-            item.x, item.right = left, left + width
-        steepest = max((abs(one.y - item.y) for item in layer for one in item.after), default=0.0)
+        width = max((slot.width for slot in layer), default=0.0)
+        for slot in layer:
+            slot.x, slot.right = left, left + width
+        steepest = max((abs(one.y - slot.y) for slot in layer for one in slot.after), default=0.0)
         left += width + _COLUMN_GAP + min(_EXTRA_GAP, steepest / _STEEPEST)
 
 
-def _set_heights(layers: Sequence[Sequence[_Item]]) -> None:
+def _set_heights(layers: Sequence[Sequence[_Slot]]) -> None:
     """Pull each box to the mean of its neighbours, as far as the order of its column and the gaps allow."""
     for layer in layers:
         y = 0.0
-        for item in layer:
-            item.y = y + item.height / 2
-            y += item.height + item.gap
+        for slot in layer:
+            slot.y = y + slot.height / 2
+            y += slot.height + slot.gap
     for sweep in range(_SETTLING_SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            _settle(layer, [_wanted_height(item, sweep) for item in layer])
+            _settle(layer, [_wanted_height(slot, sweep) for slot in layer])
     for layer in reversed(layers):
-        _settle(layer, [item.after[0].y if _is_alone(item, item.after) else item.y for item in layer])
+        _settle(layer, [slot.after[0].y if _is_alone(slot, slot.after) else slot.y for slot in layer])
     for layer in layers:
-        _settle(layer, [item.before[0].y if _is_alone(item, item.before) else item.y for item in layer])
+        _settle(layer, [slot.before[0].y if _is_alone(slot, slot.before) else slot.y for slot in layer])
 
 
-def _is_alone(item: _Item, neighbours: Sequence[_Item]) -> bool:
+def _is_alone(slot: _Slot, neighbours: Sequence[_Slot]) -> bool:
     """Whether a single edge that shares its ends with no other leads to *neighbours*: it should be level."""
-    return len(neighbours) == 1 and [item] in (neighbours[0].before, neighbours[0].after)
+    return len(neighbours) == 1 and [slot] in (neighbours[0].before, neighbours[0].after)
 
 
-def _wanted_height(item: _Item, sweep: int) -> float:
-    neighbours = [*item.before, *item.after] if sweep >= _SWEEPS else (item.before if sweep % 2 == 0 else item.after)
+def _wanted_height(slot: _Slot, sweep: int) -> float:
+    neighbours = [*slot.before, *slot.after] if sweep >= _SWEEPS else (slot.before if sweep % 2 == 0 else slot.after)
     if not neighbours:
-        return item.y
+        return slot.y
     # Of a long edge the parts between columns are pulled straight before its ends are.
-    weights = [8.0 if item.is_waypoint and one.is_waypoint else 1.0 for one in neighbours]
+    weights = [8.0 if slot.is_waypoint and one.is_waypoint else 1.0 for one in neighbours]
     return sum(one.y * weight for one, weight in zip(neighbours, weights, strict=True)) / sum(weights)
 
 
-def _settle(layer: Sequence[_Item], wanted: Sequence[float]) -> None:
+def _settle(layer: Sequence[_Slot], wanted: Sequence[float]) -> None:
     """
     Heights closest to *wanted* (least squares) that keep order and gaps.
 
@@ -329,17 +329,17 @@ def _settle(layer: Sequence[_Item], wanted: Sequence[float]) -> None:
     """
     offsets: list[float] = []
     offset = 0.0
-    for index, item in enumerate(layer):
+    for index, slot in enumerate(layer):
         if index:
             above = layer[index - 1]
-            offset += (above.height + item.height) / 2 + max(above.gap, item.gap)
+            offset += (above.height + slot.height) / 2 + max(above.gap, slot.gap)
         offsets.append(offset)
     blocks: list[tuple[float, float, int]] = []
-    for item, height, shift in zip(layer, wanted, offsets, strict=True):
-        blocks.append(((height - shift) * item.weight, item.weight, 1))
+    for slot, height, shift in zip(layer, wanted, offsets, strict=True):
+        blocks.append(((height - shift) * slot.weight, slot.weight, 1))
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
             last, before = blocks.pop(), blocks.pop()
             blocks.append((before[0] + last[0], before[1] + last[1], before[2] + last[2]))
     means = [total / weight for total, weight, count in blocks for _ in range(count)]
-    for item, mean, shift in zip(layer, means, offsets, strict=True):
-        item.y = mean + shift
+    for slot, mean, shift in zip(layer, means, offsets, strict=True):
+        slot.y = mean + shift

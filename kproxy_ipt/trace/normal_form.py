@@ -35,12 +35,12 @@ class Block(msgspec.Struct, frozen=True):
     Rules in order.
 
     Attributes:
-        items: The rules.
+        clauses: The rules.
         ends: Whether no packet gets past the last one.
         returns: Whether a packet may leave it other than by its end, so that it cannot be put in the place of a jump.
     """
 
-    items: tuple["Item", ...] = ()
+    clauses: tuple["Clause", ...] = ()
     ends: bool = False
     returns: bool = False
 
@@ -55,7 +55,7 @@ class Choice(msgspec.Struct, frozen=True):
     ways: tuple[tuple[float, Block], ...]
 
 
-class Item(msgspec.Struct, frozen=True):
+class Clause(msgspec.Struct, frozen=True):
     """A rule: *action* is a target, the block of a chain that is jumped to, a choice, or None."""
 
     conditions: tuple[Condition, ...]
@@ -117,7 +117,7 @@ class View:
             (table, hook): block
             for hook, tables in TABLES_OF_HOOK.items()
             for table in tables
-            if (block := self._base(table, hook, places)).items
+            if (block := self._base(table, hook, places)).clauses
         }
 
     def _base(self, table: str, hook: str, places: Places) -> Block:
@@ -127,7 +127,7 @@ class View:
             return Block()
         block = self._block_of(table, hook, seen, 0)
         if chain.policy == "DROP" and not block.ends:
-            return Block((*block.items, Item((), Verdict("DROP"))), ends=True)
+            return Block((*block.clauses, Clause((), Verdict("DROP"))), ends=True)
         return block
 
     def _block_of(self, table: str, name: str, places: Places, depth: int) -> Block:
@@ -144,18 +144,18 @@ class View:
         if chain is None:
             return Block()
         met = self.met.setdefault((table, name), {})
-        items: list[Item] = []
+        clauses: list[Clause] = []
         for rule, conditions in chain.kept(places, self._protocol):
             met[rule.position] = rule
             target = rule.rule.target
             if isinstance(target, Jump):
                 inner = self._block_of(table, target.chain, places, depth + 1)
-                items += _jump(conditions, inner, goto=target.goto)
+                clauses += _jump(conditions, inner, goto=target.goto)
             elif target is not None or any(isinstance(one, _STATEFUL) for one in conditions):
-                items.append(Item(conditions, target))
-            if items and _is_end(items[-1]):
+                clauses.append(Clause(conditions, target))
+            if clauses and _is_end(clauses[-1]):
                 break
-        return _block(_with_choice(items))
+        return _block(_with_choice(clauses))
 
     def restricted(self) -> Ruleset:
         """The rules that were met, as a Ruleset of their own; for packets of the class the same as the whole."""
@@ -197,12 +197,12 @@ def _at_hook(hook: str, places: Places) -> Places:
     return tuple(place for place in places if place.is_local is (hook == INPUT))
 
 
-def _jump(conditions: tuple[Condition, ...], inner: Block, *, goto: bool) -> Iterator[Item]:
+def _jump(conditions: tuple[Condition, ...], inner: Block, *, goto: bool) -> Iterator[Clause]:
     """A jump, or the rules behind it where it has no condition and every packet comes back at the end of them."""
     if not conditions and not goto and not inner.returns:
-        yield from inner.items
-    elif goto or inner.items or any(isinstance(one, _STATEFUL) for one in conditions):
-        yield Item(conditions, inner, goto)
+        yield from inner.clauses
+    elif goto or inner.clauses or any(isinstance(one, _STATEFUL) for one in conditions):
+        yield Clause(conditions, inner, goto)
 
 
 def _ends_packet(action: Target | Block | Choice | None) -> bool:
@@ -213,61 +213,62 @@ def _ends_packet(action: Target | Block | Choice | None) -> bool:
     return isinstance(action, Reject | Dnat | Snat | Masquerade | Choice)
 
 
-def _always_holds(item: Item) -> bool:
-    """Whether *item* acts on every packet; adding to a list of `recent` always succeeds."""
-    return all(isinstance(one, Recent) and one.action == "set" and not one.negated for one in item.conditions)
+def _always_holds(clause: Clause) -> bool:
+    """Whether *clause* acts on every packet; adding to a list of `recent` always succeeds."""
+    return all(isinstance(one, Recent) and one.action == "set" and not one.negated for one in clause.conditions)
 
 
-def _is_end(item: Item) -> bool:
-    """Whether no packet gets past *item* in its block."""
-    return _always_holds(item) and (item.goto or item.action == Verdict("RETURN") or _ends_packet(item.action))
+def _is_end(clause: Clause) -> bool:
+    """Whether no packet gets past *clause* in its block."""
+    return _always_holds(clause) and (clause.goto or clause.action == Verdict("RETURN") or _ends_packet(clause.action))
 
 
-def _block(items: list[Item]) -> Block:
-    last = items[-1] if items else None
+def _block(clauses: list[Clause]) -> Block:
+    last = clauses[-1] if clauses else None
     return Block(
-        tuple(items),
+        tuple(clauses),
         ends=last is not None and _always_holds(last) and not last.goto and _ends_packet(last.action),
-        returns=any(item.goto or item.action == Verdict("RETURN") for item in items),
+        returns=any(clause.goto or clause.action == Verdict("RETURN") for clause in clauses),
     )
 
 
-def _dice(item: Item) -> float | None:
-    """The share of packets that *item* takes for good, None if it is anything but a dice before an end."""
-    if len(item.conditions) != 1 or item.goto or not _ends_packet(item.action):
+def _dice(clause: Clause) -> float | None:
+    """The share of packets that *clause* takes for good, None if it is anything but a dice before an end."""
+    if len(clause.conditions) != 1 or clause.goto or not _ends_packet(clause.action):
         return None
-    if isinstance(item.action, Block) and item.action.returns:
+    if isinstance(clause.action, Block) and clause.action.returns:
         return None
-    dice = item.conditions[0]
+    dice = clause.conditions[0]
     if not isinstance(dice, StatisticRandom):
         return None
     share = dice.probability / PROBABILITY_ONE
     return 1 - share if dice.negated else share
 
 
-def _with_choice(items: list[Item]) -> list[Item]:
-    """*items*, with the dices before the end as one choice."""
-    last = len(items)
-    while last and _dice(items[last - 1]) is None:
+def _with_choice(clauses: list[Clause]) -> list[Clause]:
+    """*clauses*, with the dices before the end as one choice."""
+    last = len(clauses)
+    while last and _dice(clauses[last - 1]) is None:
         last -= 1
-    rest = _block(items[last:])
+    rest = _block(clauses[last:])
     if not last or not rest.ends or rest.returns:
-        return items
+        return clauses
     first = last
-    while first and _dice(items[first - 1]) is not None:
+    while first and _dice(clauses[first - 1]) is not None:
         first -= 1
     remaining, ways = 1.0, list[tuple[float, Block]]()
-    for item in items[first:last]:
-        share = remaining * (_dice(item) or 0)
-        ways += _spread(share, item.action if isinstance(item.action, Block) else Block((Item((), item.action),), True))
+    for clause in clauses[first:last]:
+        share = remaining * (_dice(clause) or 0)
+        way = clause.action if isinstance(clause.action, Block) else Block((Clause((), clause.action),), True)
+        ways += _spread(share, way)
         remaining -= share
     ways += _spread(remaining, rest)
-    return [*items[:first], Item((), Choice(tuple(ways)))]
+    return [*clauses[:first], Clause((), Choice(tuple(ways)))]
 
 
 def _spread(share: float, block: Block) -> Iterator[tuple[float, Block]]:
     """A way, or the ways of the choice that it is."""
-    only = block.items[0].action if len(block.items) == 1 and not block.items[0].conditions else None
+    only = block.clauses[0].action if len(block.clauses) == 1 and not block.clauses[0].conditions else None
     if isinstance(only, Choice):
         for inner, way in only.ways:
             yield share * inner, way
@@ -280,13 +281,13 @@ def same_block(first: Block, second: Block, tolerance: float) -> bool:
     if first == second:
         return True
     return (
-        len(first.items) == len(second.items)
+        len(first.clauses) == len(second.clauses)
         and first.ends is second.ends
-        and all(_same_item(one, two, tolerance) for one, two in zip(first.items, second.items, strict=True))
+        and all(_same_clause(one, two, tolerance) for one, two in zip(first.clauses, second.clauses, strict=True))
     )
 
 
-def _same_item(first: Item, second: Item, tolerance: float) -> bool:
+def _same_clause(first: Clause, second: Clause, tolerance: float) -> bool:
     if first.conditions != second.conditions or first.goto is not second.goto:
         return False
     if isinstance(first.action, Choice) and isinstance(second.action, Choice):

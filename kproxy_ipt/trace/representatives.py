@@ -48,14 +48,14 @@ class Candidate(msgspec.Struct, frozen=True):
 def conditions_of(blocks: Iterable[Block]) -> Iterator[Condition | OpaqueTarget]:
     """Every condition in *blocks*, those of inner blocks included, and targets that are not understood."""
     for block in blocks:
-        for item in block.items:
-            yield from item.conditions
-            if isinstance(item.action, Block):
-                yield from conditions_of((item.action,))
-            elif isinstance(item.action, Choice):
-                yield from conditions_of(way for _, way in item.action.ways)
-            elif isinstance(item.action, OpaqueTarget):
-                yield item.action
+        for clause in block.clauses:
+            yield from clause.conditions
+            if isinstance(clause.action, Block):
+                yield from conditions_of((clause.action,))
+            elif isinstance(clause.action, Choice):
+                yield from conditions_of(way for _, way in clause.action.ways)
+            elif isinstance(clause.action, OpaqueTarget):
+                yield clause.action
 
 
 def undecided(conditions: Iterable[Condition | OpaqueTarget], family: Family) -> tuple[str, ...]:

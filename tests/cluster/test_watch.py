@@ -307,19 +307,3 @@ def test_cluster_that_is_not_configured_is_an_error_at_once() -> None:
 
     with pytest.raises(SourceError, match="kubeconfig /nonexistent cannot be read"):
         asyncio.run(source.run(lambda _: None))
-
-
-def test_counts_tell_what_happened(api_server: ApiServer) -> None:
-    """Lists, watches and events of each kind, for metrics."""
-    api_server.put(service("web"))
-
-    async def scenario() -> SourceRun:
-        async with watching(api_server) as run:
-            await run.until(lambda: run.lists(Kind.SERVICES) == 1)
-            api_server.put(service("late"))
-            await run.until(lambda: len(run.names(Kind.SERVICES)) == 2)
-        return run
-
-    counts = asyncio.run(scenario()).source.counts[Kind.SERVICES]
-
-    assert (counts.lists, counts.watches, counts.events, counts.malformed, counts.troubles) == (1, 1, 2, 0, 0)

@@ -1,85 +1,36 @@
 """Syncs of one family over the programs of a machine in memory."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, IptablesConfig
-from kproxy_ipt.daemon.family import EVERYTHING, FamilySync, ProcessNote, SyncOutcome, SyncRequest
-from kproxy_ipt.daemon.log import SilentLog
-from kproxy_ipt.daemon.machine import Machine
+from kproxy_ipt.daemon.family import EVERYTHING, SyncRequest
 from kproxy_ipt.errors import KernelError, RestoreError
-from kproxy_ipt.objects.events import Kind, Put
-from kproxy_ipt.objects.model import Service
-from kproxy_ipt.plan.flows import entry_options
-from kproxy_ipt.rules.options import rule_options
-from kproxy_ipt.state.model import MachineFacts, NodeFacts
-from kproxy_ipt.state.tracker import ObjectStore, ServiceName, StateTracker
-from kproxy_ipt.testing.desired import ApiObject
 from kproxy_ipt.testing.fake_machine import FakeMachine
 from kproxy_ipt.testing.objects import endpoint_slice, service, service_port
+from kproxy_ipt.testing.synced_family import FamilyInMemory
 
 V4 = Family.IPV4
-CONFIG = Config(node_port_addresses=("192.0.2.0/24",))
 WEB, API = service("web"), service("api", cluster_ip="10.96.0.20")
 
 
-class Synced:
-    """One family that is kept in step, without a loop."""
-
-    def __init__(self) -> None:
-        self.machine = FakeMachine()
-        self.store, self.tracker = ObjectStore(), StateTracker(V4, "node1")
-        machine = Machine(self.machine.choice, self.machine.iptables, 5)
-        self.family = FamilySync(machine, V4, SilentLog(), ProcessNote())
-        self.set_options(CONFIG)
-        for one in (WEB, API, endpoint_slice(WEB), endpoint_slice(API, ["10.244.1.3"])):
-            self.put(one)
-
-    def set_options(self, config: Config) -> None:
-        """Let rules depend on another configuration from the next sync on."""
-        self.options = rule_options(config, NodeFacts(name="node1"), MachineFacts(), V4, endpoint_count=0)
-
-    def put(self, one: ApiObject) -> None:
-        """Take in an object."""
-        kind = Kind.SERVICES if isinstance(one, Service) else Kind.ENDPOINT_SLICES
-        self.tracker.refresh(self.store, self.store.apply(Put(kind, one)), now_s=0.0)
-
-    def sync(self, reason: str = "", *, retry: Iterable[ServiceName] = ()) -> SyncOutcome:
-        """Sync once, and commit what succeeded."""
-        pending = self.tracker.pending()
-        outcome = self.family.run(
-            SyncRequest(
-                changes=pending.changes,
-                options=self.options,
-                entries=entry_options(self.options, ()),
-                reason=reason,
-                retry=frozenset(retry),
-            ),
-            set(),
-        )
-        if outcome.error is None:
-            self.tracker.commit(pending)
-        return outcome
-
-    @property
-    def text(self) -> str:
-        """What the kernel has."""
-        return self.machine.kernels[V4].save()
+def _two_services() -> FamilyInMemory:
+    return FamilyInMemory(WEB, API, endpoint_slice(WEB), endpoint_slice(API, ["10.244.1.3"]))
 
 
 @pytest.fixture
-def synced() -> Synced:
+def synced() -> FamilyInMemory:
     """Two Services, written."""
-    made = Synced()
+    made = _two_services()
     made.sync()
     return made
 
 
 def test_first_sync_reads_and_writes_everything() -> None:
     """Nobody knows what the kernel has before."""
-    made = Synced()
+    made = _two_services()
     outcome = made.sync()
 
     assert (outcome.full, outcome.error, made.machine.saves, outcome.repaired) == (True, None, 1, ())
@@ -87,7 +38,7 @@ def test_first_sync_reads_and_writes_everything() -> None:
     assert "10.244.1.2:80" in made.text
 
 
-def test_change_is_written_without_reading(synced: Synced) -> None:
+def test_change_is_written_without_reading(synced: FamilyInMemory) -> None:
     """No listing is made, and only the chains of the Service are fed to the program."""
     synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
     outcome = synced.sync()
@@ -97,7 +48,7 @@ def test_change_is_written_without_reading(synced: Synced) -> None:
     assert "KUBE-SERVICES" not in synced.machine.inputs[-1]
 
 
-def test_sync_without_a_change_runs_no_program(synced: Synced) -> None:
+def test_sync_without_a_change_runs_no_program(synced: FamilyInMemory) -> None:
     """Nothing to do is nothing done."""
     runs = len(synced.machine.inputs)
     outcome = synced.sync()
@@ -105,7 +56,7 @@ def test_sync_without_a_change_runs_no_program(synced: Synced) -> None:
     assert (outcome.transactions, len(synced.machine.inputs), synced.machine.saves) == (0, runs, 1)
 
 
-def test_refused_change_is_written_by_the_next_sync(synced: Synced) -> None:
+def test_refused_change_is_written_by_the_next_sync(synced: FamilyInMemory) -> None:
     """After a failure the kernel is read again, and nothing is lost."""
     synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
     synced.machine.broken = KernelError("no end after 300 s, killed")
@@ -118,18 +69,18 @@ def test_refused_change_is_written_by_the_next_sync(synced: Synced) -> None:
     assert "10.244.1.9:80" in synced.text
 
 
-def test_options_given_to_a_sync_that_failed_count(synced: Synced) -> None:
+def test_options_given_to_a_sync_that_failed_count(synced: FamilyInMemory) -> None:
     """The rules remember them; the caller need not say them again."""
     synced.set_options(Config(iptables=IptablesConfig(masquerade_all=True, localhost_node_ports=False)))
     synced.machine.broken = KernelError("broken")
     synced.sync()
     synced.machine.broken = None
-    outcome = synced.family.run(SyncRequest(changes={}), set())
+    outcome = synced.sync_of_family.run(SyncRequest(changes={}), set())
 
     assert (outcome.full, outcome.error) == (True, None)
 
 
-def test_comparison_repairs_and_names_what_others_changed(synced: Synced) -> None:
+def test_comparison_repairs_and_names_what_others_changed(synced: FamilyInMemory) -> None:
     """A flushed chain and a missing jump are drift; a change of ours is none."""
     kernel = synced.machine.kernels[V4]
     kernel.restore("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
@@ -139,14 +90,14 @@ def test_comparison_repairs_and_names_what_others_changed(synced: Synced) -> Non
     assert "10.96.0.10/32" in synced.text
 
 
-def test_comparison_with_a_change_calls_nothing_drift(synced: Synced) -> None:
+def test_comparison_with_a_change_calls_nothing_drift(synced: FamilyInMemory) -> None:
     """What is ours and what is drift cannot be told apart then."""
     synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
 
     assert synced.sync("somebody else").repaired == ()
 
 
-def test_repair_that_succeeds_in_the_end_is_one(synced: Synced) -> None:
+def test_repair_that_succeeds_in_the_end_is_one(synced: FamilyInMemory) -> None:
     """Others were still writing when it was tried first: a failure hides nothing."""
     synced.sync()
     synced.machine.kernels[V4].restore("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
@@ -157,7 +108,7 @@ def test_repair_that_succeeds_in_the_end_is_one(synced: Synced) -> None:
     assert (failed.repaired, synced.sync("somebody else").repaired) == ((), (("nat", "KUBE-SERVICES"),))
 
 
-def test_repair_that_is_refused_at_first_is_one(synced: Synced, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_that_is_refused_at_first_is_one(synced: FamilyInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain was deleted between reading and writing: the second run of the same sync repairs."""
     synced.sync()
     synced.machine.kernels[V4].restore("*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n")
@@ -171,7 +122,7 @@ def test_repair_that_is_refused_at_first_is_one(synced: Synced, monkeypatch: pyt
     assert (outcome.error, outcome.repaired) == (None, (("nat", "KUBE-SERVICES"),))
 
 
-def test_refused_service_is_set_aside_and_others_are_written(synced: Synced) -> None:
+def test_refused_service_is_set_aside_and_others_are_written(synced: FamilyInMemory) -> None:
     """In the same run; the reason names the Service and the rule."""
     synced.machine.refused = {"10.244.66.6"}
     synced.put(endpoint_slice(WEB, ["10.244.66.6"]))
@@ -184,7 +135,7 @@ def test_refused_service_is_set_aside_and_others_are_written(synced: Synced) -> 
     assert "10.96.0.10" not in synced.text
 
 
-def test_service_set_aside_comes_back_with_its_next_meaning(synced: Synced) -> None:
+def test_service_set_aside_comes_back_with_its_next_meaning(synced: FamilyInMemory) -> None:
     """Nothing else is read or written for it."""
     synced.machine.refused = {"10.244.66.6"}
     synced.put(endpoint_slice(WEB, ["10.244.66.6"]))
@@ -196,7 +147,7 @@ def test_service_set_aside_comes_back_with_its_next_meaning(synced: Synced) -> N
     assert "10.244.1.9:80" in synced.text
 
 
-def test_service_set_aside_is_tried_again_on_request(synced: Synced) -> None:
+def test_service_set_aside_is_tried_again_on_request(synced: FamilyInMemory) -> None:
     """The kernel may have got what it lacked; a comparison alone does not ask for it."""
     synced.machine.refused = {"10.244.66.6"}
     synced.put(endpoint_slice(WEB, ["10.244.66.6"]))
@@ -211,7 +162,7 @@ def test_service_set_aside_is_tried_again_on_request(synced: Synced) -> None:
     assert "10.244.66.6:80" in synced.text
 
 
-def test_refused_line_of_a_shared_chain_leads_to_its_service(synced: Synced) -> None:
+def test_refused_line_of_a_shared_chain_leads_to_its_service(synced: FamilyInMemory) -> None:
     """A dispatch rule is as much the Service's as its chains."""
     synced.machine.refused = {'"default/bad cluster IP"'}
     synced.put(service("bad", cluster_ip="10.96.0.66"))
@@ -222,7 +173,7 @@ def test_refused_line_of_a_shared_chain_leads_to_its_service(synced: Synced) -> 
     assert "10.96.0.66" not in synced.text
 
 
-def test_refused_rule_of_nobody_fails_the_sync(synced: Synced) -> None:
+def test_refused_rule_of_nobody_fails_the_sync(synced: FamilyInMemory) -> None:
     """Where no Service is to blame, setting one aside would help nobody."""
     synced.machine.refused = {"-j MASQUERADE"}
     synced.machine.kernels[V4].restore("*nat\n:KUBE-POSTROUTING - [0:0]\nCOMMIT\n")
@@ -234,7 +185,7 @@ def test_refused_rule_of_nobody_fails_the_sync(synced: Synced) -> None:
 
 def test_very_many_refused_services_are_an_error() -> None:
     """Then something else is wrong; the node says so, and goes on with the next run."""
-    made = Synced()
+    made = _two_services()
     made.machine.refused = {"KUBE-SEP-"}
     for number in range(30):
         made.put(service(f"s{number}", cluster_ip=f"10.96.1.{number}"))
@@ -245,7 +196,7 @@ def test_very_many_refused_services_are_an_error() -> None:
     assert [outcome.error is None for outcome in outcomes] == [False, True]
 
 
-def test_drift_below_a_partial_sync_sets_nobody_aside(synced: Synced) -> None:
+def test_drift_below_a_partial_sync_sets_nobody_aside(synced: FamilyInMemory) -> None:
     """A chain that somebody deleted makes a rule of ours fail; a comparison repairs it."""
     kernel = synced.machine.kernels[V4]
     lines = [line for line in kernel.save().splitlines() if "-j KUBE-MARK-MASQ" in line]
@@ -259,31 +210,31 @@ def test_drift_below_a_partial_sync_sets_nobody_aside(synced: Synced) -> None:
     assert ":KUBE-MARK-MASQ" in synced.text
 
 
-def test_flows_are_looked_at_only_when_a_udp_service_changed(synced: Synced) -> None:
+def test_flows_are_looked_at_only_when_a_udp_service_changed(synced: FamilyInMemory) -> None:
     """TCP Services never need a listing of connection tracking; a comparison by schedule looks at all."""
     synced.put(service("dns", cluster_ip="10.96.0.53", ports=[service_port(53, protocol="UDP")]))
     synced.sync()
-    changed = synced.family.flows.pending()
-    synced.family.flows.reconciled(changed)
+    changed = synced.sync_of_family.flows.pending()
+    synced.sync_of_family.flows.reconciled(changed)
     synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
     synced.sync()
-    quiet = synced.family.flows.pending().is_empty
+    quiet = synced.sync_of_family.flows.pending().is_empty
     synced.sync(EVERYTHING)
 
-    assert (changed.is_empty, quiet, synced.family.flows.pending().is_empty) == (False, True, False)
+    assert (changed.is_empty, quiet, synced.sync_of_family.flows.pending().is_empty) == (False, True, False)
 
 
-def test_failed_sync_leaves_flows_alone(synced: Synced) -> None:
+def test_failed_sync_leaves_flows_alone(synced: FamilyInMemory) -> None:
     """Flows follow the rules that stand, not those that were refused."""
     synced.machine.broken = KernelError("broken")
     synced.put(service("dns", cluster_ip="10.96.0.53", ports=[service_port(53, protocol="UDP")]))
     synced.sync()
 
-    assert synced.family.clean_flows() is None
+    assert synced.sync_of_family.clean_flows() is None
 
 
 @pytest.mark.parametrize("bug", [KeyError("x"), RuntimeError("y")])
-def test_bug_is_not_taken_for_a_failure_of_the_kernel(synced: Synced, bug: Exception) -> None:
+def test_bug_is_not_taken_for_a_failure_of_the_kernel(synced: FamilyInMemory, bug: Exception) -> None:
     """Whatever is no error of ours on purpose goes up, so that the process ends and is seen."""
 
     class Broken(FakeMachine):
@@ -291,8 +242,7 @@ def test_bug_is_not_taken_for_a_failure_of_the_kernel(synced: Synced, bug: Excep
 
         run: Callable[..., object] = staticmethod(_raise(bug))  # type: ignore[assignment]
 
-    machine = Broken()
-    synced.family._machine = Machine(machine.choice, machine.iptables, 5)
+    synced.sync_of_family._machine = Broken().opened()
     synced.put(endpoint_slice(WEB, ["10.244.1.9"]))
 
     with pytest.raises(type(bug)):

@@ -15,7 +15,6 @@ from kproxy_ipt.daemon.health import ProxyHealth
 from kproxy_ipt.daemon.health_ports import HealthPorts
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import SilentLog
-from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.metrics import Metrics
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.plan.flows import entry_options
@@ -42,7 +41,7 @@ def _parts(machine: FakeMachine, thread: KernelThread) -> FamilyParts:
     health = ProxyHealth([V4], sync_period_s=5, clock=clock, wall_clock_ns=clock.wall_ns)
     return FamilyParts(
         V4,
-        Machine(machine.choice, machine.iptables, 5),
+        machine.opened(),
         ProcessNote(),
         thread,
         StateTracker(V4, "node1"),

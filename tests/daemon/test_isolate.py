@@ -4,7 +4,6 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config
 from kproxy_ipt.daemon.isolate import PackedStates, write_without_refused
 from kproxy_ipt.daemon.log import SilentLog
-from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.write import MOST_RUNS_ONCE
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.rules.options import rule_options
@@ -40,9 +39,7 @@ def test_twenty_services_without_a_word_are_found_in_one_go() -> None:
     machine.refused = {f"--to-destination 10.9.{number // 250}.{number % 250}:80" for number in range(7, 200, 10)}
     states = take_snapshot(objects_of(objects), Family.IPV4, NodeFacts(name="node1")).services.values()
     options = rule_options(Config(), NodeFacts(name="node1"), MachineFacts(), Family.IPV4, endpoint_count=0)
-    written = write_without_refused(
-        Machine(machine.choice, machine.iptables, 5), Family.IPV4, PackedStates(states), options, SilentLog()
-    )
+    written = write_without_refused(machine.opened(), Family.IPV4, PackedStates(states), options, SilentLog())
 
     assert [one.service for one in written.set_aside] == [f"default/s{number:04}" for number in range(7, 200, 10)]
     assert machine.kernels[Family.IPV4].save().count("--to-destination") == 180

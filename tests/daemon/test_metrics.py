@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.connection_metrics import ConnectionSums
-from kproxy_ipt.daemon.metric_table import KUBE_PROXY, METRICS, OWN, MetricSpec, table_rows
+from kproxy_ipt.daemon.metric_table import KUBE_PROXY, METRICS, OWN, MetricSpec
 from kproxy_ipt.daemon.metrics import Metrics, ServiceLevels, SyncEnd, SyncKind, accounting
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.kernel.nfacct import ensure_counters
@@ -222,16 +222,24 @@ def test_service_levels_tell_of_the_ping_alone() -> None:
     ]
 
 
+def _table_rows(specs: tuple[MetricSpec, ...]) -> tuple[str, ...]:
+    """As the documentation shows them: name, type, labels, help text."""
+    return tuple(
+        f"| `{spec.name}` | {spec.type} | {', '.join(f'`{label}`' for label in spec.labels)} | {spec.help} |"
+        for spec in specs
+    )
+
+
 @pytest.mark.parametrize("specs", [KUBE_PROXY, OWN], ids=["kube-proxy", "own"])
 def test_documentation_shows_every_metric_in_order(specs: tuple[MetricSpec, ...]) -> None:
     """The tables of the page are those of the module, to the letter."""
-    assert "\n|---|---|---|---|\n" + "\n".join(table_rows(specs)) + "\n\n" in DOCUMENT.read_text(encoding="utf-8")
+    assert "\n|---|---|---|---|\n" + "\n".join(_table_rows(specs)) + "\n\n" in DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_documentation_names_no_metric_that_does_not_exist() -> None:
     """Every row of the tables is one of the module's."""
     rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| `k")]
-    known = {*table_rows(KUBE_PROXY), *table_rows(OWN)}
+    known = {*_table_rows(KUBE_PROXY), *_table_rows(OWN)}
 
     assert [] == [row for row in rows if row not in known and row.count("|") == 5]
 

@@ -20,17 +20,15 @@ from kproxy_ipt.daemon.metrics_pages import Process
 from kproxy_ipt.daemon.proxy import Proxy
 from kproxy_ipt.daemon.settings import Settings
 from kproxy_ipt.kernel.netns import inside
-from kproxy_ipt.objects.events import Event, Kind, Listed, Put
-from kproxy_ipt.objects.model import EndpointSlice, Node, Service
+from kproxy_ipt.objects.events import Event, Kind, Listed
 from kproxy_ipt.testing.clock import ManualClock
-from kproxy_ipt.testing.desired import ApiObject
+from kproxy_ipt.testing.desired import KINDS, ApiObject, put_of
 from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port
 
 pytestmark = pytest.mark.kernel
 
 Look = Callable[..., str]
 WEB = service("web", service_type="NodePort", ports=[service_port(node_port=30080)])
-KINDS: Mapping[type, Kind] = {Service: Kind.SERVICES, EndpointSlice: Kind.ENDPOINT_SLICES, Node: Kind.NODES}
 CONFIG = Config(
     healthz_bind_address="", metrics_bind_address="", iptables=IptablesConfig(min_sync_period_s=0.0, sync_period_s=30.0)
 )
@@ -83,7 +81,7 @@ class Scripted:
 
     def put(self, *objects: ApiObject) -> None:
         """Let it say that objects changed."""
-        self.say(*(Put(KINDS[type(one)], one) for one in objects))
+        self.say(*map(put_of, objects))
 
     def lists(self, *objects: ApiObject) -> None:
         """Let it list everything."""

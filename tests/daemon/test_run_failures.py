@@ -11,7 +11,7 @@ import pytest
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.testing.daemon_process import HEALTH_PORT, METRICS_PORT, DaemonProcess, wait_until
 from kproxy_ipt.testing.lab import Lab
-from kproxy_ipt.testing.lab_objects import TARGET_PORT, cluster_ip, endpoints, open_service, own_node
+from kproxy_ipt.testing.lab_objects import answering_lab, cluster_ip, endpoints, open_service, own_node
 from kproxy_ipt.testing.object_folder import ObjectFolder
 from kproxy_ipt.testing.shims import Shims
 from kproxy_ipt.testing.steady_traffic import SteadyConnections
@@ -41,9 +41,7 @@ _FAILURES = {
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Two pods that answer."""
-    with Lab() as made:
-        for pod in made.pods:
-            pod.serve(TARGET_PORT)
+    with answering_lab() as made:
         yield made
 
 

@@ -8,7 +8,14 @@ import pytest
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.testing.daemon_process import DaemonProcess, wait_until
 from kproxy_ipt.testing.lab import Lab
-from kproxy_ipt.testing.lab_objects import NODE_PORT, TARGET_PORT, cluster_ip, endpoints, open_service, own_node
+from kproxy_ipt.testing.lab_objects import (
+    NODE_PORT,
+    answering_lab,
+    cluster_ip,
+    endpoints,
+    open_service,
+    own_node,
+)
 from kproxy_ipt.testing.object_folder import ObjectFolder
 from kproxy_ipt.testing.objects import service
 from kproxy_ipt.testing.shims import Shims
@@ -22,9 +29,7 @@ _RESTORE = "iptables-nft-restore"
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Two pods that answer."""
-    with Lab() as made:
-        for pod in made.pods:
-            pod.serve(TARGET_PORT)
+    with answering_lab() as made:
         yield made
 
 

@@ -86,16 +86,19 @@ def test_nobody_is_told_without_socket(settings: dict[str, str]) -> None:
     notifier.ready()
     notifier.alive()
 
-    assert not notifier.is_listened_to
     assert notifier.watchdog_interval_s is None
 
 
 def test_supervisor_that_is_away_stops_nothing(tmp_path: Path) -> None:
-    """No socket, and no exception either."""
-    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+    """No socket, and no exception either; once it is back, it is told."""
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
     notifier.ready()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.settimeout(5)
+        notifier.stopping()
 
-    assert notifier.is_listened_to
+        assert channel.recv(1000) == b"STOPPING=1"
 
 
 def test_supervisor_that_does_not_read_stops_nothing(supervisor: socket.socket, address: str) -> None:

@@ -9,16 +9,13 @@ import pytest
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import ConnectionMetrics
 from kproxy_ipt.daemon.log import SilentLog
-from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.traffic import LEAST_AGE_S, Traffic
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.rules.names import endpoint_chain_name
 from kproxy_ipt.stats.ended_rule import EndedRule
 from kproxy_ipt.stats.ledger import CounterKey, Kind
-from kproxy_ipt.testing.clock import ManualClock
-from kproxy_ipt.testing.fake_machine import FakeMachine
 from kproxy_ipt.testing.objects import endpoint_slice, service
-from kproxy_ipt.testing.synced_family import SyncedFamily
+from kproxy_ipt.testing.synced_family import FamilyInMemory
 
 V4 = Family.IPV4
 T = TypeVar("T")
@@ -30,10 +27,9 @@ class _Daemon:
     """A family on a machine in memory, and its traffic."""
 
     def __init__(self, wanted: ConnectionMetrics = ConnectionMetrics.SERVICE) -> None:
-        self.fake, self.clock = FakeMachine(), ManualClock()
-        machine = Machine(self.fake.choice, self.fake.iptables, 5)
         web = service()
-        self.synced = SyncedFamily(machine, V4, web, endpoint_slice(web, [_POD]))
+        self.synced = FamilyInMemory(web, endpoint_slice(web, [_POD]))
+        self.fake, self.clock = self.synced.machine, self.synced.clock
         self.tasks: list[asyncio.Task[None]] = []
         self.traffic = Traffic(
             wanted,
@@ -43,7 +39,7 @@ class _Daemon:
             unix_s=self.clock,
             monotonic=self.clock,
         )
-        self.traffic.serve(machine)
+        self.traffic.serve(self.fake.opened())
 
     async def sync(self) -> None:
         """As `FamilyParts` does it; the reading that begins with the first one is awaited."""

@@ -18,10 +18,10 @@ from kproxy_ipt.kernel.conntrack import (
     ConntrackOutcome,
     count,
     reconcile,
-    surviving_flows,
     until_undisturbed,
 )
-from kproxy_ipt.kernel.conntrack_netlink import Channel, Question, Scan, is_filtered, pack_address, read_record
+from kproxy_ipt.kernel.conntrack_netlink import Channel, Scan, is_filtered
+from kproxy_ipt.kernel.conntrack_records import Question, pack_address, read_record
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.state.flows import Entry, EntryOptions, FlowTable
 from kproxy_ipt.testing.namespaces import temporary_namespace
@@ -235,26 +235,16 @@ def test_a_process_without_privilege_gets_a_problem(netns: str) -> None:
     program = """
 import os
 from kproxy_ipt.addresses import Family
-from kproxy_ipt.kernel.conntrack import count, reconcile, surviving_flows
+from kproxy_ipt.kernel.conntrack import count, reconcile
 from kproxy_ipt.state.flows import Entry, FlowTable
 os.setuid(65534)
-table = FlowTable(allowed={Entry("10.96.0.10", 53, each): frozenset() for each in ("udp", "tcp")})
-for outcome in (reconcile(Family.IPV4, table), surviving_flows(Family.IPV4, table), count(Family.IPV4)):
+table = FlowTable(allowed={Entry("10.96.0.10", 53, "udp"): frozenset()})
+for outcome in (reconcile(Family.IPV4, table), count(Family.IPV4)):
     print(outcome.problem)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert 3 * ["connection tracking may not be read or changed: CAP_NET_ADMIN is needed"] == done.stdout.splitlines()
-
-
-def test_the_number_of_survivors_is_limited(netns: str, family: Family) -> None:
-    """All are counted, some are kept; sessions to endpoints in use do not count."""
-    del netns
-    for number, host in enumerate([13, 13, 13, 12]):
-        _craft(family, SERVICE_IP[family], 53, f"{POD[family]}{host}", protocol="tcp", source_port=1000 + number)
-
-    survivors = surviving_flows(family, _crafted_table(family), limit=2)
-    assert (3, 2) == (survivors.total, len(survivors.flows))
+    assert 2 * ["connection tracking may not be read or changed: CAP_NET_ADMIN is needed"] == done.stdout.splitlines()
 
 
 def _flood(number: int) -> None:

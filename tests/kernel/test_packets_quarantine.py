@@ -9,7 +9,14 @@ import pytest
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.testing.daemon_process import DaemonProcess, lab_arguments, wait_until
 from kproxy_ipt.testing.lab import Lab
-from kproxy_ipt.testing.lab_objects import TARGET_PORT, cluster_ip, endpoints, open_service, own_node, remote_pod
+from kproxy_ipt.testing.lab_objects import (
+    answering_lab,
+    cluster_ip,
+    endpoints,
+    open_service,
+    own_node,
+    remote_pod,
+)
 from kproxy_ipt.testing.object_folder import ObjectFolder
 from kproxy_ipt.testing.shims import Shims
 from kproxy_ipt.testing.steady_traffic import SteadyConnections
@@ -26,9 +33,7 @@ esac"""
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     """Two pods that answer, and tables that no other backend has written."""
-    with Lab() as made:
-        for pod in made.pods:
-            pod.serve(TARGET_PORT)
+    with answering_lab() as made:
         yield made
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Balance, Config, Dispatch, ShapeConfig
+from kproxy_ipt.plan.wanted import table_lines
 from kproxy_ipt.rules.build import Desired, build_ruleset, with_base_chains
 from kproxy_ipt.rules.names import FIXED_CHAINS
 from kproxy_ipt.rules.shared_chains import PLACES, ROW_BELOW, branched_places
-from kproxy_ipt.ruleset.check import MAX_COMMENT_BYTES, check_consistency
+from kproxy_ipt.ruleset.check import MAX_COMMENT_BYTES, check_lines
 from kproxy_ipt.ruleset.matches import Comment
 from kproxy_ipt.ruleset.render import render_save
 from kproxy_ipt.ruleset.scan import scan_save
@@ -44,7 +45,7 @@ def test_every_jump_leads_to_a_chain_with_rules(folder: Path) -> None:
     case = recorded_case(folder)
 
     for family in Family:
-        check_consistency(with_base_chains(case.desired(family)), may_be_empty=MAY_BE_EMPTY)
+        check_lines(table_lines(with_base_chains(case.desired(family))), may_be_empty=MAY_BE_EMPTY)
 
 
 @pytest.mark.parametrize("internal", ["Cluster", "Local"])
@@ -64,7 +65,7 @@ def test_no_mix_of_policies_and_endpoints_leads_into_a_missing_chain(internal: s
     entries = {"none": (), "draining": (draining,)}.get(place, (slice_endpoint("10.0.0.1", node_name=place),))
     desired = desired_for(of, endpoint_slice(of, entries), config=Config(cluster_cidrs=("10.0.0.0/8",)))
 
-    check_consistency(with_base_chains(desired), may_be_empty=MAY_BE_EMPTY)
+    check_lines(table_lines(with_base_chains(desired)), may_be_empty=MAY_BE_EMPTY)
 
 
 def _conflicting_objects() -> list[ApiObject]:
@@ -143,7 +144,7 @@ def test_longest_names_fit_into_comments_and_chains() -> None:
     for some in (objects, objects[:1]):
         desired = desired_for(*some, family=Family.IPV6)
         assert max(len(comment.encode()) for comment in _comments(desired)) <= MAX_COMMENT_BYTES
-        check_consistency(with_base_chains(desired), may_be_empty=MAY_BE_EMPTY)
+        check_lines(table_lines(with_base_chains(desired)), may_be_empty=MAY_BE_EMPTY)
 
 
 def test_long_names_that_differ_at_the_end_have_chains_of_their_own() -> None:

@@ -2,17 +2,16 @@
 
 from collections.abc import Container
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import RulesetError
-from kproxy_ipt.ruleset.check import MAX_JUMP_DEPTH, check_consistency, check_lines
+from kproxy_ipt.plan.wanted import table_lines
+from kproxy_ipt.ruleset.check import MAX_JUMP_DEPTH, check_lines
 from kproxy_ipt.ruleset.matches import Comment
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset, Table
 from kproxy_ipt.ruleset.parse import parse_save
-from kproxy_ipt.ruleset.render import render_chain
 from kproxy_ipt.ruleset.targets import Jump, Verdict
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*/ip*tables.txt"))
@@ -22,26 +21,9 @@ DISPATCH = frozenset(
 RETURN = Rule(target=Verdict("RETURN"))
 
 
-class Check(Protocol):
-    """Either of both checks."""
-
-    def __call__(self, ruleset: Ruleset, *, may_be_empty: Container[str] = ()) -> None:
-        """Raise for a contradiction."""
-
-
-def _check_as_lines(ruleset: Ruleset, *, may_be_empty: Container[str] = ()) -> None:
-    tables = ruleset.tables.items()
-    check_lines(
-        {name: {chain.name: render_chain(chain) for chain in table.chains.values()} for name, table in tables},
-        may_be_empty=may_be_empty,
-    )
-
-
-@pytest.fixture(params=[check_consistency, _check_as_lines], ids=["values", "text"])
-def check(request: pytest.FixtureRequest) -> Check:
-    """The check of values and that of text: both find the same."""
-    found: Check = request.param
-    return found
+def check(ruleset: Ruleset, *, may_be_empty: Container[str] = ()) -> None:
+    """Check the text of *ruleset*."""
+    check_lines(table_lines(ruleset), may_be_empty=may_be_empty)
 
 
 def _ruleset(**targets: list[str]) -> Ruleset:
@@ -58,7 +40,7 @@ def _line_of(length: int) -> Ruleset:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_recorded_rules_are_consistent(check: Check, path: Path) -> None:
+def test_recorded_rules_are_consistent(path: Path) -> None:
     """What a real kube-proxy wrote passes; only chains that dispatch may be empty."""
     family = Family.IPV6 if "ip6" in path.name else Family.IPV4
 
@@ -66,7 +48,7 @@ def test_recorded_rules_are_consistent(check: Check, path: Path) -> None:
 
 
 @pytest.mark.parametrize("goto", [False, True])
-def test_jump_to_a_missing_chain_is_found(check: Check, goto: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_jump_to_a_missing_chain_is_found(goto: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """The kernel would refuse the whole transaction."""
     chain = Chain("A", (Rule(target=Jump("B", goto)),))
 
@@ -74,7 +56,7 @@ def test_jump_to_a_missing_chain_is_found(check: Check, goto: bool) -> None:  # 
         check(Ruleset(Family.IPV4, {"nat": Table("nat", {"A": chain})}))
 
 
-def test_chain_of_another_table_is_missing(check: Check) -> None:
+def test_chain_of_another_table_is_missing() -> None:
     """A jump cannot leave its table."""
     tables = {
         "nat": Table("nat", {"B": Chain("B", (RETURN,))}),
@@ -85,7 +67,7 @@ def test_chain_of_another_table_is_missing(check: Check) -> None:
         check(Ruleset(Family.IPV4, tables))
 
 
-def test_jump_to_an_empty_chain_is_found_unless_it_is_allowed(check: Check) -> None:
+def test_jump_to_an_empty_chain_is_found_unless_it_is_allowed() -> None:
     """A half-filled service would lose its packets; a dispatch chain without services is fine."""
     chains = {"A": Chain("A", (Rule(target=Jump("B")),)), "B": Chain("B")}
     ruleset = Ruleset(Family.IPV4, {"nat": Table("nat", chains)})
@@ -95,19 +77,19 @@ def test_jump_to_an_empty_chain_is_found_unless_it_is_allowed(check: Check) -> N
         check(ruleset)
 
 
-def test_empty_chain_that_nobody_jumps_to_is_fine(check: Check) -> None:
+def test_empty_chain_that_nobody_jumps_to_is_fine() -> None:
     """Only what a packet can reach matters."""
     check(Ruleset(Family.IPV4, {"nat": Table("nat", {"A": Chain("A")})}))
 
 
-def test_name_longer_than_the_kernel_holds_is_found(check: Check) -> None:
+def test_name_longer_than_the_kernel_holds_is_found() -> None:
     """28 characters fit, 29 do not."""
     check(_ruleset(**{"A" * 28: []}))
     with pytest.raises(RulesetError, match="has 29 characters, expected 1 to 28"):
         check(_ruleset(**{"A" * 29: []}))
 
 
-def test_comment_is_measured_in_bytes(check: Check) -> None:
+def test_comment_is_measured_in_bytes() -> None:
     """255 bytes fit; 128 characters of two bytes each do not."""
     fits, too_long = Comment("a" * 255), Comment("\u00e9" * 128)
 
@@ -129,31 +111,31 @@ def test_comment_is_measured_in_bytes(check: Check) -> None:
         ({"Z": [], "A": ["Z", "B"], "B": ["Z", "A"]}, "A -> B -> A"),
     ],
 )
-def test_loop_of_jumps_is_found(check: Check, targets: dict[str, list[str]], way: str) -> None:
+def test_loop_of_jumps_is_found(targets: dict[str, list[str]], way: str) -> None:
     """A loop is named chain by chain."""
     with pytest.raises(RulesetError, match=f"the jumps form a loop: {way}$"):
         check(_ruleset(**targets))
 
 
-def test_two_ways_to_one_chain_are_no_loop(check: Check) -> None:
+def test_two_ways_to_one_chain_are_no_loop() -> None:
     """Chains are shared: every service jumps to KUBE-MARK-MASQ."""
     check(_ruleset(A=["B", "C"], B=["D"], C=["D"], D=[]))
 
 
-def test_way_of_too_many_chains_is_found(check: Check) -> None:
+def test_way_of_too_many_chains_is_found() -> None:
     """nf_tables refuses a jump out of the 16th chain."""
     check(_line_of(MAX_JUMP_DEPTH))
     with pytest.raises(RulesetError, match="enters 17 chains, expected at most 16"):
         check(_line_of(MAX_JUMP_DEPTH + 1))
 
 
-def test_very_long_way_needs_no_recursion(check: Check) -> None:
+def test_very_long_way_needs_no_recursion() -> None:
     """A way of 5,000 chains is reported as such, not as an exhausted stack."""
     with pytest.raises(RulesetError, match="enters 17 chains"):
         check(_line_of(5000))
 
 
-def test_word_that_looks_like_a_jump_in_a_comment_is_none(check: Check) -> None:
+def test_word_that_looks_like_a_jump_in_a_comment_is_none() -> None:
     """What stands between quotes leads nowhere, at the end of a rule too."""
     comments = (Comment("x -j NOPE"), Comment("y -j NOPE z"), Comment('" -j NOPE'))
     chains = {"A": Chain("A", tuple(Rule(matches=(comment,)) for comment in comments))}
@@ -161,7 +143,7 @@ def test_word_that_looks_like_a_jump_in_a_comment_is_none(check: Check) -> None:
     check(Ruleset(Family.IPV4, {"nat": Table("nat", chains)}))
 
 
-def test_jump_behind_a_comment_that_looks_like_one_is_found(check: Check) -> None:
+def test_jump_behind_a_comment_that_looks_like_one_is_found() -> None:
     """The chain that the rule leads to is looked for, not the one in its comment."""
     chains = {"A": Chain("A", (Rule(matches=(Comment("x -j A y"),), target=Jump("B")),))}
 

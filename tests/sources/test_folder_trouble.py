@@ -10,26 +10,7 @@ import pytest
 from kproxy_ipt.errors import SourceError
 from kproxy_ipt.objects.events import Gone, Kind, Put, Trouble
 from kproxy_ipt.sources.folder_watch import FolderSource
-from kproxy_ipt.testing.folder_watching import Heard, watch_paths
-
-
-def _service(name: str, port: int = 80) -> str:
-    """A Service in namespace `shop` as YAML."""
-    metadata = f"{{name: {name}, namespace: shop}}"
-    return f"apiVersion: v1\nkind: Service\nmetadata: {metadata}\nspec: {{ports: [{{port: {port}}}]}}\n"
-
-
-def _services(*names: str) -> str:
-    return "---\n".join(_service(name) for name in names)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with one manifest of two Services."""
-    made = tmp_path / "manifests"
-    made.mkdir()
-    (made / "a.yaml").write_text(_services("web", "db"))
-    return made
+from kproxy_ipt.testing.folder_watching import Heard, service_yaml, watch_paths
 
 
 def test_cut_file_keeps_its_last_good_version(folder: Path) -> None:
@@ -40,7 +21,7 @@ def test_cut_file_keeps_its_last_good_version(folder: Path) -> None:
         (folder / "a.yaml").write_text('{"apiVersion": "v1", "kind": "List", "items": [{"metadata": {"na')
         await heard.finding("2 of the objects of its last good version missing")
         assert sorted(heard.services) == ["db", "web"]
-        (folder / "a.yaml").write_text(_service("web"))
+        (folder / "a.yaml").write_text(service_yaml("web"))
         await heard.names("web")
 
     watch_paths(scenario, folder)
@@ -51,7 +32,7 @@ def test_broken_document_leaves_the_others_in_force(folder: Path) -> None:
 
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
-        (folder / "a.yaml").write_text(_service("web", 81) + "---\nx: [\n---\n" + _service("new"))
+        (folder / "a.yaml").write_text(service_yaml("web", 81) + "---\nx: [\n---\n" + service_yaml("new"))
         await heard.names("db", "new", "web")
 
         assert heard.ports == {"web": 81, "new": 80, "db": 80}
@@ -65,7 +46,7 @@ def test_object_that_makes_no_sense_goes_with_its_reason(folder: Path) -> None:
 
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
-        (folder / "a.yaml").write_text(_service("web", 99999) + "---\n" + _service("db"))
+        (folder / "a.yaml").write_text(service_yaml("web", 99999) + "---\n" + service_yaml("db"))
         await heard.names("db")
         (gone,) = [event for event in heard.events if isinstance(event, Gone)]
 
@@ -97,7 +78,7 @@ def test_missing_path_is_a_trouble_until_it_is_there(tmp_path: Path, folder: Pat
             (kind, f"{late}: No such file or directory") for kind in Kind
         ]
         late.parent.mkdir()
-        late.write_text(_service("late"))
+        late.write_text(service_yaml("late"))
         await heard.names("db", "late", "web")
         assert not any(isinstance(event, Put) for event in heard.events)
 
@@ -112,10 +93,10 @@ def test_folder_that_is_removed_and_made_again_is_picked_up(folder: Path) -> Non
         shutil.rmtree(folder)
         await heard.until(lambda: any(isinstance(event, Trouble) for event in heard.events))
         folder.mkdir()
-        (folder / "b.yaml").write_text(_service("web", 81))
+        (folder / "b.yaml").write_text(service_yaml("web", 81))
         await heard.port("web", 81)
         await heard.names("web")
-        (folder / "c.yaml").write_text(_service("again"))
+        (folder / "c.yaml").write_text(service_yaml("again"))
         await heard.names("again", "web")
 
         first = next(index for index, event in enumerate(heard.events) if isinstance(event, Trouble))
@@ -135,7 +116,7 @@ def test_folder_of_a_folder_that_is_moved_away_is_missing(folder: Path, tmp_path
         (tmp_path / "x").rename(tmp_path / "old")
         await heard.until(lambda: any(isinstance(event, Trouble) for event in heard.events))
         (tmp_path / "old").rename(tmp_path / "x")
-        (nested / "a.yaml").write_text(_service("back"))
+        (nested / "a.yaml").write_text(service_yaml("back"))
         await heard.names("back")
 
     watch_paths(scenario, nested)
@@ -151,7 +132,7 @@ def test_file_that_cannot_be_read_keeps_what_it_said(folder: Path) -> None:
         await heard.until(lambda: any(isinstance(event, Trouble) for event in heard.events))
         assert sorted(heard.services) == ["db", "web"]
         (folder / "a.yaml").unlink()
-        (folder / "a.yaml").write_text(_service("web"))
+        (folder / "a.yaml").write_text(service_yaml("web"))
         await heard.names("web")
 
     watch_paths(scenario, folder)
@@ -192,7 +173,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("limit", ["max_inotify_watches", "max_inotify_instances"])
 def test_files_are_polled_where_watching_is_refused(folder: Path, limit: str) -> None:
     """The limits of a user namespace of its own are used up at once; a line says so."""
-    (folder / "a.yaml").write_text(_service("web"))
+    (folder / "a.yaml").write_text(service_yaml("web"))
     command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", _POLLING, str(folder), limit]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 

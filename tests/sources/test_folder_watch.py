@@ -9,26 +9,7 @@ import pytest
 
 from kproxy_ipt.objects.events import Contact, Gone, Kind, Listed
 from kproxy_ipt.sources.files import read_paths
-from kproxy_ipt.testing.folder_watching import Heard, watch_paths
-
-
-def _service(name: str, port: int = 80) -> str:
-    """A Service in namespace `shop` as YAML."""
-    metadata = f"{{name: {name}, namespace: shop}}"
-    return f"apiVersion: v1\nkind: Service\nmetadata: {metadata}\nspec: {{ports: [{{port: {port}}}]}}\n"
-
-
-def _services(*names: str) -> str:
-    return "---\n".join(_service(name) for name in names)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with one manifest of two Services."""
-    made = tmp_path / "manifests"
-    made.mkdir()
-    (made / "a.yaml").write_text(_services("web", "db"))
-    return made
+from kproxy_ipt.testing.folder_watching import Heard, service_yaml, services_yaml, watch_paths
 
 
 def test_everything_is_listed_first(folder: Path) -> None:
@@ -53,7 +34,7 @@ def test_changed_file_tells_what_differs(folder: Path) -> None:
 
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
-        (folder / "a.yaml").write_text(_service("web", 81) + "---\n" + _service("db"))
+        (folder / "a.yaml").write_text(service_yaml("web", 81) + "---\n" + service_yaml("db"))
         await heard.port("web", 81)
 
         assert heard.touched == {"web"}
@@ -67,7 +48,7 @@ def test_new_and_deleted_files_are_followed(folder: Path) -> None:
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
         (folder / "one/two").mkdir(parents=True)
-        (folder / "one/two/b.yml").write_text(_service("deep"))
+        (folder / "one/two/b.yml").write_text(service_yaml("deep"))
         await heard.names("db", "deep", "web")
         (folder / "a.yaml").unlink()
         await heard.names("deep")
@@ -83,12 +64,12 @@ def test_file_that_is_being_written_is_not_read(folder: Path) -> None:
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
         with (folder / "a.yaml").open("w") as opened:
-            opened.write(_service("web", 81))
+            opened.write(service_yaml("web", 81))
             opened.flush()
-            (folder / "b.yaml").write_text(_service("other"))
+            (folder / "b.yaml").write_text(service_yaml("other"))
             await heard.names("db", "other", "web")
             assert heard.touched == {"other"}
-            opened.write("---\n" + _service("db", 82))
+            opened.write("---\n" + service_yaml("db", 82))
         await heard.port("db", 82)
         assert heard.ports["web"] == 81
         assert not any(isinstance(event, Gone) for event in heard.events)
@@ -102,9 +83,9 @@ def test_editor_that_renames_is_followed_without_a_gap(folder: Path) -> None:
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
         (folder / "a.yaml").rename(folder / "a.yaml~")
-        (folder / ".a.yaml.swp").write_text(_service("wrong"))
+        (folder / ".a.yaml.swp").write_text(service_yaml("wrong"))
         (folder / ".a.yaml.swp").rename(folder / "a.yaml.tmp")
-        (folder / "a.yaml.tmp").write_text(_services("web", "new"))
+        (folder / "a.yaml.tmp").write_text(services_yaml("web", "new"))
         (folder / "a.yaml.tmp").rename(folder / "a.yaml")
         await heard.names("new", "web")
 
@@ -119,8 +100,8 @@ def test_leftovers_of_editors_tell_nothing(folder: Path) -> None:
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
         for name in (".b.yaml", "b.yaml~", "b.yaml.bak", "#b.yaml#", ".b.yaml.swp"):
-            (folder / name).write_text(_service("wrong"))
-        (folder / "c.yaml").write_text(_service("right"))
+            (folder / name).write_text(service_yaml("wrong"))
+        (folder / "c.yaml").write_text(service_yaml("right"))
         await heard.names("db", "right", "web")
 
         assert heard.touched == {"right"}
@@ -133,14 +114,14 @@ def test_config_map_swap_is_followed(tmp_path: Path, watched: str) -> None:
     """Kubernetes changes all files of a mounted ConfigMap by renaming one hidden link."""
     mount = tmp_path / "mount"
     (mount / "..1").mkdir(parents=True)
-    (mount / "..1/a.yaml").write_text(_services("web", "db"))
+    (mount / "..1/a.yaml").write_text(services_yaml("web", "db"))
     (mount / "..data").symlink_to("..1")
     (mount / "a.yaml").symlink_to("..data/a.yaml")
 
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
         (mount / "..2").mkdir()
-        (mount / "..2/a.yaml").write_text(_services("web", "new"))
+        (mount / "..2/a.yaml").write_text(services_yaml("web", "new"))
         (mount / "..data_tmp").symlink_to("..2")
         (mount / "..data_tmp").rename(mount / "..data")
         shutil.rmtree(mount / "..1")
@@ -156,7 +137,7 @@ def test_link_on_the_way_that_turns_is_followed(tmp_path: Path) -> None:
     """`current` is a link to a release; its turning changes everything behind it."""
     other = tmp_path / "releases/2/manifests"
     other.mkdir(parents=True)
-    (other / "a.yaml").write_text(_service("second"))
+    (other / "a.yaml").write_text(service_yaml("second"))
     (tmp_path / "current").symlink_to(".")
 
     async def scenario(heard: Heard) -> None:
@@ -173,7 +154,7 @@ def test_later_path_wins_and_earlier_one_comes_back(folder: Path) -> None:
 
     async def scenario(heard: Heard) -> None:
         await heard.names("db", "web")
-        (folder / "b.yaml").write_text(_service("web", 82))
+        (folder / "b.yaml").write_text(service_yaml("web", 82))
         await heard.port("web", 82)
         await heard.finding("one definition in")
         (folder / "b.yaml").unlink()
@@ -195,7 +176,7 @@ def test_after_any_changes_the_state_is_that_of_a_fresh_start(folder: Path, seed
             file.parent.mkdir(parents=True, exist_ok=True)
             _change(file, chance, step)
             await asyncio.wait([asyncio.create_task(heard.next())], timeout=chance.choice((0, 0, 0, 0.02, 0.05)))
-        (folder / "end.yaml").write_text(_service("end"))
+        (folder / "end.yaml").write_text(service_yaml("end"))
         expected = {service.metadata.name: service for service in read_paths([str(folder)]).services}
         await heard.until(lambda: heard.services == expected)
 
@@ -204,7 +185,7 @@ def test_after_any_changes_the_state_is_that_of_a_fresh_start(folder: Path, seed
 
 def _change(file: Path, chance: random.Random, step: int) -> None:
     """One thing that people and programs do to files."""
-    text = _services(*chance.sample(["web", "db", "x", "v", "z"], 2)).replace("80", str(1000 + step))
+    text = services_yaml(*chance.sample(["web", "db", "x", "v", "z"], 2)).replace("80", str(1000 + step))
     match chance.randrange(5):
         case 0:
             file.unlink(missing_ok=True)

@@ -13,7 +13,6 @@ from kproxy_ipt.state.flows import (
     entries_of,
     flow_table,
     is_stale,
-    is_survivor,
 )
 from kproxy_ipt.state.model import NodeFacts, ServiceState
 from kproxy_ipt.state.snapshot import take_snapshot
@@ -219,14 +218,6 @@ def test_an_endpoint_on_the_node_itself_needs_no_translation() -> None:
     states = _states(dns, endpoint_slice(dns, [NODE], ports=[slice_port(30053, protocol="UDP")]))
 
     assert not is_stale(_flow(NODE, 30053, None), flow_table(states, OPTIONS))
-
-
-def test_a_survivor_is_translated_to_an_endpoint_that_left() -> None:
-    """A session that never reached an endpoint is no survivor, nor is one to an endpoint in use."""
-    table = flow_table(_everything(), OPTIONS, protocols=("tcp",))
-
-    survivors = [is_survivor(_flow("10.96.0.10", 8000, each, "tcp"), table) for each in (DELETED, LIVE, None)]
-    assert [True, False, False] == survivors
 
 
 def test_an_empty_table_finds_nothing_stale() -> None:

@@ -10,10 +10,10 @@ from kproxy_ipt.errors import Finding, Severity
 from kproxy_ipt.objects.events import ApiObject, Gone, Kind, Listed, Put
 from kproxy_ipt.objects.model import SCHEDULER_ANNOTATION, EndpointSlice, Service
 from kproxy_ipt.state.tracker import TRIGGER_TIME_ANNOTATION, ObjectStore, StateTracker
+from kproxy_ipt.testing.desired import put_of
 from kproxy_ipt.testing.objects import endpoint_slice, node, service
 
 WEB, API = ("default", "web"), ("default", "api")
-KINDS = {Service: Kind.SERVICES, EndpointSlice: Kind.ENDPOINT_SLICES}
 TRIGGER = "2026-01-01T00:00:10Z"
 TRIGGER_S = 1767225610.0
 
@@ -29,7 +29,7 @@ class Followed:
     def put(self, *objects: ApiObject) -> None:
         """Deliver objects one by one."""
         for one in objects:
-            self.take(Put(KINDS.get(type(one), Kind.NODES), one))
+            self.take(put_of(one))
 
     def take(self, event: Listed | Put | Gone) -> int:
         """Deliver an event; how many Services mean something else."""
@@ -192,7 +192,8 @@ def test_service_that_was_deleted_keeps_its_slices_until_they_go(followed: Follo
     names = followed.store.names()
     followed.take(Gone(Kind.ENDPOINT_SLICES, "default", "web-ipv4"))
 
-    assert (names, followed.store.names(), followed.store.object_count) == ({WEB}, set(), 0)
+    kept = [*followed.store.services(), *followed.store.endpoint_slices()]
+    assert (names, followed.store.names(), kept) == ({WEB}, set(), [])
 
 
 def test_nodes_touch_no_service(followed: Followed) -> None:

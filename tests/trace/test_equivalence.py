@@ -10,7 +10,6 @@ import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.config.model import Config, IptablesConfig
-from kproxy_ipt.errors import RulesetError
 from kproxy_ipt.rules.build import with_base_chains
 from kproxy_ipt.ruleset.canonical import UNORDERED
 from kproxy_ipt.ruleset.model import Chain, Rule, Ruleset, Table
@@ -245,63 +244,6 @@ def test_local_addresses_are_looked_at_without_a_known_host() -> None:
 
     assert {one.packet.destination_port for one in report.differences} == {30080}
     assert not any(one.packet.destination.startswith("127.") for one in report.differences)
-
-
-def test_what_is_not_understood_is_not_called_equal() -> None:
-    """A rule that asks for something unknown, and is on one side only, leaves it open."""
-    ruleset = _cluster()
-    line = "*filter\n-A FORWARD -m string --string x --algo bm -j DROP\nCOMMIT\n"
-    extra = parse_save(line, Family.IPV4).tables["filter"].chains["FORWARD"].rules
-    report = _compared(ruleset, _changed(ruleset, "filter", "FORWARD", lambda rules: (*extra, *rules)))
-
-    assert not report.equal
-    assert report.differences == ()
-    assert "string" in report.undecided[0]
-    both = _changed(ruleset, "filter", "FORWARD", lambda rules: (*extra, *rules))
-    assert _compared(both, both).equal
-
-
-_EIGHT_BITS = "\n-A FORWARD ".join(f"-m mark --mark {1 << bit:#x}/{1 << bit:#x} -j ACCEPT" for bit in range(8))
-
-
-@pytest.mark.parametrize(
-    ("rules", "what"),
-    [
-        ("-j FANCY --much", "target 'FANCY'"),
-        ("-m statistic --mode nth --every 3 --packet 0 -j ACCEPT", "match 'statistic --mode nth'"),
-        ("-m recent --rcheck --hitcount 5 --name a --rsource -j ACCEPT", "match 'recent' with more than"),
-        ("-m addrtype --src-type BROADCAST -j ACCEPT", "match 'addrtype' with types other than LOCAL"),
-        ("-m state --state ESTABLISHED -j ACCEPT", "match 'state'"),
-        ("-s 10.0.0.0/255.0.255.0 -j ACCEPT", "a mask with gaps"),
-        ("-d 10.0.0.0/255.0.255.0 -j ACCEPT", "a mask of a destination has gaps"),
-        ("-f -j ACCEPT", "fragments"),
-        (_EIGHT_BITS, "a mark of more than 6 bits"),
-    ],
-)
-def test_reason_why_nothing_is_decided_is_told(rules: str, what: str) -> None:
-    """Rules that change nothing as far as packets can be tried, and are not called equal for what cannot."""
-    ruleset = _cluster()
-    extra = parse_save(f"*filter\n-A FORWARD {rules}\nCOMMIT\n", Family.IPV4).tables["filter"].chains["FORWARD"].rules
-    report = _compared(ruleset, _changed(ruleset, "filter", "FORWARD", lambda known: (*known, *extra)))
-
-    assert report.differences == ()
-    assert not report.equal
-    assert any(what in reason for reason in report.undecided), report.undecided
-
-
-def test_families_cannot_be_compared() -> None:
-    """Rules of IPv4 and IPv6 have no packet in common."""
-    with pytest.raises(RulesetError, match="cannot be compared"):
-        compare_behaviour(Ruleset(Family.IPV4), Ruleset(Family.IPV6), Host())
-
-
-def test_jumps_in_circles_are_refused() -> None:
-    """Rules that no kernel takes are an error, not an endless search."""
-    text = "*filter\n:A - [0:0]\n:B - [0:0]\n-A FORWARD -j A\n-A A -j B\n-A B -j A\nCOMMIT\n"
-    circle = parse_save(text, Family.IPV4)
-
-    with pytest.raises(RulesetError, match="circles"):
-        _compared(circle, circle)
 
 
 def test_search_ends_with_the_wanted_number_of_differences() -> None:

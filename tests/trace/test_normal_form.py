@@ -41,7 +41,7 @@ def _block(rules: str, destination: str = "10.0.0.1", port: int = 80, protocol: 
 )
 def test_shapes_that_mean_the_same_have_one_form(rules: str, same: str) -> None:
     """Chains, dead rules, fixed conditions and jumps to nowhere leave no trace."""
-    assert _block(same).items
+    assert _block(same).clauses
     assert _block(rules) == _block(same)
 
 
@@ -69,7 +69,7 @@ def test_row_of_dices_is_one_choice() -> None:
     row = f"""PREROUTING -m statistic --mode random --probability {third} -j DNAT --to-destination 10.1.0.1:1
     PREROUTING -m statistic --mode random --probability {half} -j DNAT --to-destination 10.1.0.2:1
     PREROUTING -p tcp -j DNAT --to-destination 10.1.0.3:1""".replace("-m stat", "-p tcp -m stat")
-    choice = _block(row).items[0].action
+    choice = _block(row).clauses[0].action
 
     assert isinstance(choice, Choice)
     assert [share for share, _ in choice.ways] == pytest.approx([1 / 3] * 3)

@@ -15,7 +15,6 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.family import EVERYTHING
 from kproxy_ipt.daemon.health import ProxyHealth
 from kproxy_ipt.daemon.kernel_thread import KernelThread
-from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.schedule import SyncSchedule
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.kernel.command import SubprocessRunner
@@ -24,21 +23,19 @@ from kproxy_ipt.state.flow_memory import FlowMemory
 from kproxy_ipt.state.flows import Entry
 from kproxy_ipt.testing.clock import ManualClock
 from kproxy_ipt.testing.desired import ApiObject
-from kproxy_ipt.testing.fake_machine import FakeMachine
 from kproxy_ipt.testing.objects import endpoint_slice, node, service, service_port
-from kproxy_ipt.testing.synced_family import SyncedFamily
+from kproxy_ipt.testing.synced_family import FamilyInMemory
 
 V4 = Family.IPV4
 DNS = service("dns", cluster_ip="10.96.0.53", ports=[service_port(53, protocol="UDP")])
 DNS_POD = endpoint_slice(DNS, ["10.244.1.53"])
 
 
-class OneNode(SyncedFamily):
+class OneNode(FamilyInMemory):
     """A node with its objects, its rules and a kernel in memory; the first sync is done."""
 
     def __init__(self, *objects: ApiObject) -> None:
-        self.machine = FakeMachine()
-        super().__init__(Machine(self.machine.choice, self.machine.iptables, 5), V4, *objects)
+        super().__init__(*objects)
         self.sync()
         self.forget_flows()
 
@@ -50,11 +47,6 @@ class OneNode(SyncedFamily):
     def forget_flows(self) -> None:
         """A clean-up of connection tracking succeeded."""
         self.flows.reconciled(self.flows.pending())
-
-    @property
-    def text(self) -> str:
-        """What the kernel has."""
-        return self.machine.kernels[V4].save()
 
     def chain(self, name: str) -> list[str]:
         """The lines of one nat chain."""

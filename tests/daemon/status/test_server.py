@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.family import SyncOutcome, SyncRequest
 from kproxy_ipt.daemon.log import SilentLog
-from kproxy_ipt.daemon.machine import Machine
 from kproxy_ipt.daemon.status.server import StatusServer, for_pages
 from kproxy_ipt.testing.fake_machine import FakeMachine
 from kproxy_ipt.testing.watched_daemon import WatchedDaemon
@@ -57,8 +57,7 @@ def test_an_address_that_others_can_reach_is_a_warning(address: str, warnings: i
 
 def test_pages_give_programs_up_sooner() -> None:
     """One that hangs holds up other pages and the end of the daemon."""
-    machine = FakeMachine()
-    slow = Machine(machine.choice, machine.iptables, 5, 300.0)
+    slow = msgspec.structs.replace(FakeMachine().opened(), program_timeout_s=300.0)
 
     assert for_pages(slow).program_timeout_s == 20.0
     assert for_pages(slow).iptables.keys() == slow.iptables.keys()

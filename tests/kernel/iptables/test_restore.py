@@ -1,13 +1,12 @@
-"""Saving and restoring with the real programs of both backends: what is applied, what is refused, how it is told."""
+"""Restoring with the real programs of both backends: what is applied, what is refused, how it is told."""
 
 import fcntl
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import (
     KernelError,
     LockTimeoutError,
@@ -16,13 +15,8 @@ from kproxy_ipt.errors import (
     RestoreError,
     RestoreFeatureError,
 )
-from kproxy_ipt.kernel.backend import Backend, Programs
 from kproxy_ipt.kernel.command import Completed, SubprocessRunner
 from kproxy_ipt.kernel.iptables import Iptables
-from kproxy_ipt.kernel.netns import inside
-from kproxy_ipt.kernel.programs import installed_programs
-from kproxy_ipt.kernel.xtables_proc import legacy_tables
-from kproxy_ipt.testing.namespaces import temporary_namespace
 
 pytestmark = pytest.mark.kernel
 
@@ -33,50 +27,7 @@ _REFUSED = (
 _BAD_LINE = 7
 _COMMIT_LINE = 9
 
-
-@pytest.fixture(autouse=True)
-def namespace() -> Iterator[str]:
-    """Each test has tables of its own."""
-    with temporary_namespace("ipt") as name, inside(name):
-        yield name
-
-
-def _programs(backend: Backend) -> Programs:
-    return installed_programs(SubprocessRunner(), (Family.IPV4,))[Family.IPV4].programs[backend]
-
-
-@pytest.fixture(params=list(Backend))
-def iptables(request: pytest.FixtureRequest) -> Iptables:
-    """The programs of each backend in turn."""
-    return Iptables(SubprocessRunner(), _programs(request.param), 1)
-
-
-@pytest.fixture
-def legacy() -> Iptables:
-    """The programs of the legacy backend, which wait one second for the lock."""
-    return Iptables(SubprocessRunner(), _programs(Backend.LEGACY), 1)
-
-
-@pytest.fixture
-def nft() -> Iptables:
-    """The programs of the nft backend."""
-    return Iptables(SubprocessRunner(), _programs(Backend.NFT), 1)
-
-
-def _with_script(iptables: Iptables, folder: Path, script: str) -> Iptables:
-    """The same programs, but saving and restoring is done by a script; the real programs are `$SAVE` and `$RESTORE`."""
-    path = folder / "program"
-    real = f"SAVE={iptables.programs.save[0]} RESTORE={iptables.programs.restore[0]}"
-    path.write_text(f"#!/bin/sh\n{real}\n{script}\n")
-    path.chmod(0o755)
-    programs = iptables.programs
-    return Iptables(
-        SubprocessRunner(),
-        Programs(
-            programs.backend, programs.family, programs.command, (str(path),), (str(path),), programs.version, "script"
-        ),
-        1,
-    )
+WithScript = Callable[[Iptables, str], Iptables]
 
 
 def _chains(iptables: Iptables) -> set[str]:
@@ -118,9 +69,9 @@ def test_refused_section_is_told_as_a_refused_text_is(iptables: Iptables) -> Non
     assert _chains(iptables) == {"A", "B", "C"}
 
 
-def test_empty_input_runs_nothing(iptables: Iptables, tmp_path: Path) -> None:
+def test_empty_input_runs_nothing(iptables: Iptables, with_script: WithScript, tmp_path: Path) -> None:
     """Nothing changed: no program is started."""
-    script = _with_script(iptables, tmp_path, f"touch {tmp_path}/ran")
+    script = with_script(iptables, f"touch {tmp_path}/ran")
 
     assert script.restore("").transactions == 0
     assert script.restore_sections(lambda: ()).transactions == 0
@@ -305,10 +256,10 @@ def test_missing_privilege_is_told(iptables: Iptables) -> None:
     ],
 )
 def test_trouble_of_the_machine_accuses_no_line(
-    nft: Iptables, tmp_path: Path, stderr: str, error: type[KernelError], message: str
+    nft: Iptables, with_script: WithScript, stderr: str, error: type[KernelError], message: str
 ) -> None:
     """A missing table, a read-only lock file, no memory: not the fault of any rule."""
-    script = _with_script(nft, tmp_path, f"cat > /dev/null; cat >&2 <<'END'\n{stderr}\nEND\nexit 4")
+    script = with_script(nft, f"cat > /dev/null; cat >&2 <<'END'\n{stderr}\nEND\nexit 4")
 
     with pytest.raises(error, match=message) as caught:
         script.restore(_TARGETS)
@@ -316,93 +267,11 @@ def test_trouble_of_the_machine_accuses_no_line(
     assert not isinstance(caught.value, RestoreError)
 
 
-def test_program_that_dies_is_told_with_its_signal(nft: Iptables, tmp_path: Path) -> None:
+def test_program_that_dies_is_told_with_its_signal(nft: Iptables, with_script: WithScript) -> None:
     """Restoring and saving alike."""
-    script = _with_script(nft, tmp_path, "kill -SEGV $$")
+    script = with_script(nft, "kill -SEGV $$")
 
     with pytest.raises(KernelError, match="ended by signal 11"):
         script.restore(_TARGETS)
     with pytest.raises(KernelError, match="ended by signal 11 while listing"):
         script.start_save(("nat",)).text()
-
-
-def test_save_shows_the_wanted_tables_only(iptables: Iptables) -> None:
-    """Of three tables two are asked for; a table that does not exist is passed over."""
-    iptables.restore("*nat\n:A - [0:0]\nCOMMIT\n*filter\n:F - [0:0]\nCOMMIT\n*mangle\n:M - [0:0]\nCOMMIT\n")
-
-    text = iptables.start_save(("nat", "filter", "raw")).text()
-
-    assert sorted(line for line in text.splitlines() if line.startswith("*")) == ["*filter", "*nat"]
-    assert ":M " not in text
-
-
-@pytest.mark.parametrize("tables", [None, ("nat",), ("nat", "filter")])
-def test_saving_creates_nothing(iptables: Iptables, tables: tuple[str, ...] | None) -> None:
-    """In an empty namespace a listing has no rules, and no table exists afterwards."""
-    assert "-A " not in iptables.start_save(tables).text()
-
-    assert legacy_tables(Family.IPV4) == ()
-    assert SubprocessRunner().run(["nft", "list", "ruleset"]).stdout == ""
-
-
-@pytest.mark.parametrize("cut", ["head -c 120", "grep -v ^COMMIT", "head -n -1"])
-def test_listing_that_is_cut_off_is_an_error(nft: Iptables, tmp_path: Path, cut: str) -> None:
-    """Never an empty or shorter listing, even if the program claims success."""
-    nft.restore(_TARGETS)
-    script = _with_script(nft, tmp_path, f'$SAVE "$@" | {cut}')
-
-    with pytest.raises(KernelError, match="cut off"):
-        script.start_save(("nat",)).text()
-
-
-def test_table_that_cannot_be_shown_is_an_error(nft: Iptables) -> None:
-    """Foreign rules in our table hide all of it: the listing is broken, not empty."""
-    nft.restore(_TARGETS)
-    runner = SubprocessRunner()
-    assert (
-        runner.run(["nft", "add", "rule", "ip", "nat", "A", "numgen", "inc", "mod", "2", "0", "accept"]).exit_status
-        == 0
-    )
-
-    with pytest.raises(KernelError, match="cannot show the table nat"):
-        nft.start_save(("nat", "filter")).text()
-
-
-def test_foreign_table_that_cannot_be_shown_is_a_warning(nft: Iptables) -> None:
-    """Tables that nobody asked for do not matter, but are told."""
-    nft.restore("*nat\n:A - [0:0]\nCOMMIT\n*mangle\n:M - [0:0]\nCOMMIT\n")
-    runner = SubprocessRunner()
-    runner.run(["nft", "add", "rule", "ip", "mangle", "M", "numgen", "inc", "mod", "2", "0", "accept"])
-    save = nft.start_save(("nat", "filter"))
-
-    assert ":A - [0:0]" in save.text()
-    assert save.warnings == ("Table `mangle' is incompatible, use 'nft' tool.",)
-
-
-def test_legacy_tables_beside_nft_are_a_warning(nft: Iptables, legacy: Iptables) -> None:
-    """The program's remark about the other backend is passed on."""
-    legacy.restore(_TARGETS)
-    save = nft.start_save(("nat",))
-    save.text()
-
-    assert save.warnings == ("Warning: iptables-legacy tables present, use iptables-legacy-save to see them",)
-
-
-def test_tables_are_listed_one_by_one_where_all_together_fails(nft: Iptables, tmp_path: Path) -> None:
-    """A foreign table that breaks the program does not hide ours."""
-    nft.restore(_TARGETS)
-    script = _with_script(nft, tmp_path, '[ "$1" = -t ] || kill -SEGV $$\nexec $SAVE "$@"')
-    save = script.start_save(("nat", "filter"))
-
-    assert ":A - [0:0]" in save.text()
-    assert "cannot list all tables together" in save.warnings[0]
-
-
-def test_failing_save_is_told_with_the_name_of_the_program(nft: Iptables, tmp_path: Path) -> None:
-    """The error names the program, its exit status and its words."""
-    script = _with_script(nft, tmp_path, "echo 'unknown expression' >&2; exit 1")
-
-    with pytest.raises(
-        KernelError, match=r"program failed while listing the tables \(exit status 1\): unknown expression"
-    ):
-        script.start_save(("nat", "filter")).text()
