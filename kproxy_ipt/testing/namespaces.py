@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from kproxy_ipt.errors import NamespaceError
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 
 
 def _run_ip(*arguments: str) -> None:

@@ -38,7 +38,7 @@ class SteadyConnections:
         pause_s: float = _PAUSE_S,
     ) -> None:
         """
-        See `traffic.send`; a lost SYN is sent again after a second, so it shows as an exchange that took so long.
+        See `traffic.send`; a lost SYN is sent again after a second, so it shows in `sent_again`, not in `failures`.
 
         Four at once, then *pause_s*: over minutes, choose it so long that a minute's connections find ports.
         """
@@ -69,9 +69,9 @@ class SteadyConnections:
         return Counter(each.outcome for each in self.exchanges if each.outcome is not Outcome.ANSWERED)
 
     @property
-    def slowest_s(self) -> float:
-        """The longest exchange."""
-        return max((each.took_s for each in self.exchanges), default=0.0)
+    def sent_again(self) -> int:
+        """TCP segments that had to be sent more than once, SYNs included."""
+        return sum(each.sent_again for each in self.exchanges)
 
     def _run(self) -> None:
         address, port = self._target

@@ -169,7 +169,7 @@ def started(folder: ObjectFolder, tmp_path_factory: pytest.TempPathFactory) -> I
         subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
         arguments = (*lab_arguments(folder.path, "nft"), "--status-bind-address", "127.0.0.1")
         with DaemonProcess(netns, *arguments) as daemon:
-            daemon.wait_in_step(timeout_s=60.0)
+            daemon.wait_in_step()
             driver = _chromium(tmp_path_factory.mktemp("profile"))
             try:
                 yield Browser(driver)
