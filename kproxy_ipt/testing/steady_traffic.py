@@ -17,6 +17,8 @@ from kproxy_ipt.testing.traffic import Exchange, Outcome, Session, send
 _AT_ONCE = 4
 _PAUSE_S = 0.01
 _JOIN_S = 20.0
+_ANSWER_S = 5.0
+"""For a datagram, which nobody sends again: what is lost is lost, and what is late for want of a processor comes."""
 
 
 class SteadyConnections:
@@ -121,7 +123,7 @@ class SteadyStreams:
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE_S):
             for session, names in zip(self._sessions, self.names, strict=True):
-                exchange = session.ask()
+                exchange = session.ask(_ANSWER_S)
                 self.asked += 1
                 if exchange.outcome is Outcome.ANSWERED:
                     names.add(exchange.name)

@@ -122,7 +122,7 @@ def test_cut_and_garbled_watches_are_told_and_recovered_from(
     api.put(endpoint_slice(_WEB, ["10.244.1.99"]))
 
     wait_until(lambda: has("10.244.1.99:80"), "after the garbage")
-    assert daemon.log("source")
+    assert daemon.wait_for_log("source")
 
 
 def test_refused_requests_keep_rules_until_they_are_granted(

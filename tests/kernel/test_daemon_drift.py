@@ -64,7 +64,7 @@ def test_flushed_rules_are_back_within_the_bound(lab: Lab, backend: str, daemon:
     assert quickest(flush, _BOUND_S[backend]) < _BOUND_S[backend]
     assert lab.client.send("192.0.2.10", 30080).outcomes == {Outcome.ANSWERED: 1}
     daemon.wait_for_metric(_REPAIRS, 1)
-    assert daemon.log("drift repaired")
+    assert daemon.wait_for_log("drift repaired")
 
 
 def test_everything_flushed_is_back_within_the_bound(lab: Lab, backend: str, daemon: DaemonProcess) -> None:
