@@ -124,6 +124,7 @@ class LegacyWatch:
         log: Log,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
     ) -> None:
         """
         Prepare; `run` begins.
@@ -134,12 +135,14 @@ class LegacyWatch:
             thread: Where to look.
             log: Told if looking is not possible, once until it is again.
             monotonic: Seconds.
+            processor: Seconds of the processor that the calling thread used.
         """
         self._compare = compare
         self._family = family
         self._thread = thread
         self._log = log
         self._monotonic = monotonic
+        self._processor = processor
         self._known: LegacyFingerprint | None = None
         self._others: dict[str, int] | None = None
         self._known_digest: bytes | None = None
@@ -197,12 +200,11 @@ class LegacyWatch:
         return await self._thread.call(self._digest_in_thread)
 
     def _digest_in_thread(self) -> bytes:
-        """Only the reading counts, not the wait for the thread."""
-        began_s = self._monotonic()
+        """Only the reading counts, neither the wait for the thread nor that for a processor which others use."""
+        began_s = self._processor()
         digest = legacy_digest(self._family)
-        ended_s = self._monotonic()
-        self._digest_took_s = ended_s - began_s
-        self._next_digest_s = ended_s + max(_LEAST_DIGEST_S, _DIGEST_SHARE * self._digest_took_s)
+        self._digest_took_s = self._processor() - began_s
+        self._next_digest_s = self._monotonic() + max(_LEAST_DIGEST_S, _DIGEST_SHARE * self._digest_took_s)
         return digest
 
     def _judge(self, found: LegacyFingerprint) -> None:
