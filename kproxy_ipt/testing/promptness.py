@@ -7,10 +7,12 @@ program that is late by itself makes all of them late. Decided against: a wider 
 the processor, of which a program that waits for the wrong thing uses none.
 """
 
+import time
 from collections.abc import Callable
 
 ATTEMPTS = 3
 """The last one has to be in time if those before were not."""
+_LOOP_S = 0.1
 
 
 def quickest(attempt: Callable[[], float], bound_s: float) -> float:
@@ -30,3 +32,16 @@ def quickest(attempt: Callable[[], float], bound_s: float) -> float:
             break
         took_s = min(took_s, attempt())
     return took_s
+
+
+def slowness() -> float:
+    """
+    How many times longer than on a machine of its own work takes now, for what is nothing but work of processors.
+
+    Returns:
+        The time of a busy loop by the clock, by its time of the processor: 1, or more while others hold processors.
+    """
+    began_s, used_s = time.monotonic(), time.thread_time()
+    while time.thread_time() - used_s < _LOOP_S:
+        pass
+    return max(1.0, (time.monotonic() - began_s) / (time.thread_time() - used_s))
