@@ -113,7 +113,10 @@ class LegacyWatch:
 
     Between `before_sync` and `learn` the tables change by our own doing, so that a look from those moments tells
     nothing. Others that write in the same moments show in the number of entries that are not ours, which no sync
-    changes; if that stays the same, the next comparison of everything finds it.
+    changes; if that stays the same, or the sync is the first one, the next comparison of everything finds it.
+
+    Attributes:
+        has_learnt: Whether there was a sync to learn from.
     """
 
     def __init__(
@@ -150,6 +153,7 @@ class LegacyWatch:
         self._next_digest_s = 0.0
         self._is_syncing = False
         self._syncs = 0
+        self.has_learnt = False
 
     async def learn(self, rules: Mapping[str, int], chains: Mapping[str, int]) -> None:
         """
@@ -171,7 +175,7 @@ class LegacyWatch:
                 if self._digest_took_s <= _QUICK_S:
                     self._known_digest = await self._digest()
         finally:
-            self._is_syncing = False
+            self._is_syncing, self.has_learnt = False, True
 
     async def before_sync(self) -> None:
         """See what others did so far: `learn` would take it for ours. To be called right before each sync."""

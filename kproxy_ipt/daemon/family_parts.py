@@ -98,6 +98,11 @@ class FamilyParts:
         self.loop.set_options(options, entries)
         self.loop.request(reason)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether changes of others are noticed; on legacy only from the end of the first sync on."""
+        return self.legacy is None or self.legacy.has_learnt
+
     def compare_in_s(self) -> float:
         """Seconds until everything may be compared again."""
         return self.loop.ration.wait_s(self._clocks.monotonic())
