@@ -13,14 +13,19 @@ into looking.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.kernel_thread import KernelThread
 from kproxy_ipt.daemon.log import Log
 from kproxy_ipt.errors import KernelError
-from kproxy_ipt.kernel.notify_legacy import LegacyFingerprint, legacy_digest, legacy_fingerprint
+from kproxy_ipt.kernel.notify_legacy import (
+    ENTRIES_OF_CHAIN,
+    LegacyFingerprint,
+    legacy_digest,
+    legacy_fingerprint,
+)
 from kproxy_ipt.kernel.notify_tables import TableChange, TableMonitor
 from kproxy_ipt.rules.fixed import BASE_JUMPS
 from kproxy_ipt.rules.names import KUBE_FIREWALL, TABLES, is_own_chain
@@ -107,7 +112,11 @@ class LegacyWatch:
     Looks at the shapes of legacy tables each second, and before each sync; at all rules as often as that stays cheap.
 
     Between `before_sync` and `learn` the tables change by our own doing, so that a look from those moments tells
-    nothing. Others that write in the same moments are found by the next comparison of everything.
+    nothing. Others that write in the same moments show in the number of entries that are not ours, which no sync
+    changes; if that stays the same, or the sync is the first one, the next comparison of everything finds it.
+
+    Attributes:
+        has_learnt: Whether there was a sync to learn from.
     """
 
     def __init__(
@@ -118,6 +127,7 @@ class LegacyWatch:
         log: Log,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
     ) -> None:
         """
         Prepare; `run` begins.
@@ -128,29 +138,44 @@ class LegacyWatch:
             thread: Where to look.
             log: Told if looking is not possible, once until it is again.
             monotonic: Seconds.
+            processor: Seconds of the processor that the calling thread used.
         """
         self._compare = compare
         self._family = family
         self._thread = thread
         self._log = log
         self._monotonic = monotonic
+        self._processor = processor
         self._known: LegacyFingerprint | None = None
+        self._others: dict[str, int] | None = None
         self._known_digest: bytes | None = None
         self._digest_took_s = 0.0
         self._next_digest_s = 0.0
         self._is_syncing = False
         self._syncs = 0
+        self.has_learnt = False
 
-    async def learn(self) -> None:
-        """What is there now is as it should be: to be called after each sync."""
+    async def learn(self, rules: Mapping[str, int], chains: Mapping[str, int]) -> None:
+        """
+        What is there now is as it should be, unless others wrote since `before_sync`: to be called after each sync.
+
+        Args:
+            rules: How many of ours each table has.
+            chains: The same for chains.
+        """
         self._known_digest = None
         try:
             with contextlib.suppress(KernelError):
                 self._known = await self._thread.call(legacy_fingerprint, self._family)
+                own = {table: count + ENTRIES_OF_CHAIN * chains[table] for table, count in rules.items()}
+                others = {shape.name: shape.entries - own.get(shape.name, 0) for shape in self._known}
+                if self._others is not None and others != self._others:
+                    self._compare(self._family, "another program changed the tables during a sync")
+                self._others = others
                 if self._digest_took_s <= _QUICK_S:
                     self._known_digest = await self._digest()
         finally:
-            self._is_syncing = False
+            self._is_syncing, self.has_learnt = False, True
 
     async def before_sync(self) -> None:
         """See what others did so far: `learn` would take it for ours. To be called right before each sync."""
@@ -179,18 +204,24 @@ class LegacyWatch:
         return await self._thread.call(self._digest_in_thread)
 
     def _digest_in_thread(self) -> bytes:
-        """Only the reading counts, not the wait for the thread."""
-        began_s = self._monotonic()
+        """Only the reading counts, neither the wait for the thread nor that for a processor which others use."""
+        began_s = self._processor()
         digest = legacy_digest(self._family)
-        ended_s = self._monotonic()
-        self._digest_took_s = ended_s - began_s
-        self._next_digest_s = ended_s + max(_LEAST_DIGEST_S, _DIGEST_SHARE * self._digest_took_s)
+        self._digest_took_s = self._processor() - began_s
+        self._next_digest_s = self._monotonic() + max(_LEAST_DIGEST_S, _DIGEST_SHARE * self._digest_took_s)
         return digest
 
     def _judge(self, found: LegacyFingerprint) -> None:
         if self._known is not None and found != self._known:
+            self._others = self._with_changes(found)
             self._known, self._known_digest = found, None
             self._compare(self._family, "another program changed the tables")
+
+    def _with_changes(self, found: LegacyFingerprint) -> dict[str, int]:
+        """Entries that are not ours, if all that changed is not."""
+        before = {shape.name: shape.entries for shape in self._known or ()}
+        others = self._others or {}
+        return {shape.name: others.get(shape.name, 0) + shape.entries - before.get(shape.name, 0) for shape in found}
 
     def _judge_digest(self, found: bytes | None) -> None:
         """The first one since the last sync, or since the shape was another, is what later ones are held against."""

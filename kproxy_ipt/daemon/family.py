@@ -62,6 +62,7 @@ class SyncOutcome(Written, frozen=True, kw_only=True):
     Attributes:
         full: Whether the kernel was read.
         rules: Rules that we have, by table.
+        chains: Chains that we have, by table.
         rules_written: Rules written in this run, by table.
         repaired: `(table, chain)` that differed though nothing had changed: drift.
         seconds: Of the whole run.
@@ -73,6 +74,7 @@ class SyncOutcome(Written, frozen=True, kw_only=True):
 
     full: bool
     rules: Mapping[str, int] = msgspec.field(default_factory=dict)
+    chains: Mapping[str, int] = msgspec.field(default_factory=dict)
     rules_written: Mapping[str, int] = msgspec.field(default_factory=dict)
     repaired: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -149,9 +151,11 @@ class FamilySync:
             self._remember_flows(request, former)
             self._has_synced = True
             outcome = _sum_of(writer.taken)
+        counts = self.rules.counts()
         return msgspec.structs.replace(
             outcome,
-            rules={table: rules for table, (_, rules) in self.rules.counts().items()},
+            rules={table: rules for table, (_, rules) in counts.items()},
+            chains={table: chains for table, (chains, _) in counts.items()},
             seconds=watch.total()["total"],
             set_aside=writer.set_aside,
             aside=self.rules.aside,

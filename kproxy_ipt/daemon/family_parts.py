@@ -98,6 +98,11 @@ class FamilyParts:
         self.loop.set_options(options, entries)
         self.loop.request(reason)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether changes of others are noticed; on legacy only from the end of the first sync on."""
+        return self.legacy is None or self.legacy.has_learnt
+
     def compare_in_s(self) -> float:
         """Seconds until everything may be compared again."""
         return self.loop.ration.wait_s(self._clocks.monotonic())
@@ -110,7 +115,7 @@ class FamilyParts:
         if self.legacy is not None:
             await self.legacy.before_sync()
 
-    async def _after_sync(self, _outcome: SyncOutcome, pending: Pending) -> None:
+    async def _after_sync(self, outcome: SyncOutcome, pending: Pending) -> None:
         if self._traffic is not None:
             self._traffic.settle(self.family, pending.changes)
         options = self._options
@@ -121,7 +126,7 @@ class FamilyParts:
         without = self._summaries.without_local
         self._metrics.no_local_endpoints(self.family, internal=without.internal, external=without.external)
         if self.legacy is not None:
-            await self._extra("legacy tables", self.legacy.learn())
+            await self._extra("legacy tables", self.legacy.learn(outcome.rules, outcome.chains))
         await self._extra("health check node ports", self._update_health_ports(options))
         await self._extra("conntrack", self._clean_flows())
 

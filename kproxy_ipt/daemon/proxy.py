@@ -241,10 +241,10 @@ class Proxy:
             self._log.warning("drift is found by schedule only", error=str(error))
 
     async def _start(self) -> None:
-        """Let families begin once everything is known, and say so once all are in step."""
+        """Let families begin once everything is known, and say so once all are in step and losses would be noticed."""
         await self.inputs.ready.wait()
         self._update_options("first sync")
-        while not self.health.has_synced():
+        while not (self.health.has_synced() and all(part.is_watched for part in self._parts.values())):
             await asyncio.sleep(0.05)
         counts = f"{len(self.inputs.store.names())} Services, {len(self._parts)} families"
         self._log.info("in step", services=len(self.inputs.store.names()))

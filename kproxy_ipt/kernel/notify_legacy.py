@@ -29,6 +29,9 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import KernelError, MissingPrivilegeError
 from kproxy_ipt.kernel.xtables_proc import legacy_tables
 
+ENTRIES_OF_CHAIN = 2
+"""Of a chain of users, beside its rules: its name, and the return at its end."""
+
 _GET_INFO = 64
 _GET_ENTRIES = 65
 _LEVEL = {Family.IPV4: socket.IPPROTO_IP, Family.IPV6: socket.IPPROTO_IPV6}

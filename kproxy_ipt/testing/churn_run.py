@@ -81,7 +81,7 @@ def run_churn(
         churn = Churn(server, services, *steady, seed=seed)
         arguments = (*lab_arguments(server.url, backend), "-v", "2", "--dispatch", dispatch)
         daemon = stack.enter_context(DaemonProcess(lab.node.netns, *arguments))
-        daemon.wait_in_step(timeout_s=60)
+        daemon.wait_in_step()
         before = _resident_mib(daemon.process_id)
         first = len(daemon.log("synced"))
         traffic = _Traffic(lab)
@@ -146,7 +146,7 @@ def _wait_for_turn(moment_s: float) -> None:
 
 def _settle(lab: Lab, churn: Churn, backend: BackendWish, dispatch: Dispatch) -> float:
     fresh = _fresh_rules(churn, backend, dispatch)
-    return wait_until(lambda: fresh == _own_rules(lab.node.netns, backend), "all changes in the kernel", timeout_s=60)
+    return wait_until(lambda: fresh == _own_rules(lab.node.netns, backend), "all changes in the kernel")
 
 
 def _differences(lab: Lab, churn: Churn, backend: BackendWish, dispatch: Dispatch) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ NODE = ""
 _RECENT = Path("/proc/thread-self/net/xt_recent")
 """The lists of the match `recent` in the namespace of the thread; one that `/` is written to is emptied."""
 _TABLE = 77
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 _PROTOCOLS: Mapping[str, Protocol] = {"tcp": "tcp", "udp": "udp", "sctp": "sctp"}
 
 

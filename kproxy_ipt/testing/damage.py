@@ -61,6 +61,10 @@ class DamagedTables:
         """Write tables, or chains where *keeps_others*."""
         self._node.run(f"{self._program}-restore", *(["--noflush"] if keeps_others else []), stdin=text)
 
+    def empty(self, table: str) -> None:
+        """Take all rules and chains away at once: chains that came back between two commands could not be deleted."""
+        self.restore(f"*{table}\nCOMMIT\n")
+
     def nft(self, *arguments: str) -> None:
         """Run `nft`."""
         self._node.run("nft", *arguments)
@@ -188,8 +192,7 @@ def table_flushed(tables: DamagedTables) -> None:
 
 def table_emptied(tables: DamagedTables) -> None:
     """All rules and chains of nat."""
-    tables.run("nat", "-F")
-    tables.run("nat", "-X")
+    tables.empty("nat")
     tables.lost = (("nat", "PREROUTING"), ("nat", "OUTPUT"), ("nat", "POSTROUTING"))
 
 
@@ -199,8 +202,7 @@ def ruleset_flushed(tables: DamagedTables) -> None:
         tables.nft("flush", "ruleset")
     else:
         for table in TABLES:
-            tables.run(table, "-F")
-            tables.run(table, "-X")
+            tables.empty(table)
     tables.lost = (("nat", "PREROUTING"), ("filter", "FORWARD"))
 
 
@@ -209,8 +211,7 @@ def firewall_reloaded(tables: DamagedTables) -> None:
     for table in TABLES:
         own = tables.save().split(f"*{table}\n")[1].split("COMMIT")[0]
         theirs = "\n".join(foreign_lines(own))
-        tables.run(table, "-F")
-        tables.run(table, "-X")
+        tables.empty(table)
         tables.restore(f"*{table}\n{_with_counters(theirs)}\nCOMMIT\n", keeps_others=True)
     tables.lost = (("nat", "PREROUTING"), ("filter", "FORWARD"))
 

@@ -43,10 +43,14 @@ class NamedFault(msgspec.Struct, frozen=True):
     only: str = ""
     ends_life: bool = False
 
-    def meet(self, node: FaultLab) -> FaultOutcome:
-        """Let it happen to *node*."""
+    def meet(self, node: FaultLab, *, attempts: int = 1) -> FaultOutcome:
+        """Let it happen to *node*; for *attempts* see `FaultLab.judge`."""
         return node.judge(
-            self.name, lambda: self.inject(node), bound_s=self.bound_s, spares_traffic=self.spares_traffic
+            self.name,
+            lambda: self.inject(node),
+            bound_s=self.bound_s,
+            spares_traffic=self.spares_traffic,
+            attempts=attempts,
         )
 
     def unfit(self, backend: str) -> str:

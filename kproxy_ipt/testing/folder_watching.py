@@ -10,7 +10,7 @@ from kproxy_ipt.objects.events import Event, Gone, Kind, Listed, Put, Trouble
 from kproxy_ipt.objects.model import Service
 from kproxy_ipt.sources.folder_watch import FolderSource
 
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 _QUIET_S = 0.03
 
 
@@ -107,7 +107,7 @@ def watch_paths(scenario: Scenario, *paths: Path, contact_s: float = 30.0) -> No
     Run *scenario* on a loop of its own beside a `FolderSource` of *paths*; it gets what the source says.
 
     Raises:
-        TimeoutError: What the scenario waits for did not happen within 10 s.
+        TimeoutError: What the scenario waits for did not happen within a minute.
     """
 
     async def run() -> None:

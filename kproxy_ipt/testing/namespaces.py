@@ -15,7 +15,7 @@ from pathlib import Path
 from kproxy_ipt.errors import NamespaceError
 from kproxy_ipt.kernel.netns import inside
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 
 
 def _run_ip(*arguments: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 30.0
 
 
 class Probed(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import socket
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.testing.probe import Probed
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 30.0
 
 
 def probe_netns(netns: str, host: str, port: int, path: str = "/", *, timeout_s: float = _TIMEOUT_S) -> Probed:

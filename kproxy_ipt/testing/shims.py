@@ -20,6 +20,9 @@ printf '%s\\n' "$*" >> "$0.calls"
 [ -e "$0.act" ] && . "$0.act"
 exec "$REAL" "$@"
 """
+# A minute at most, so that a test which fails leaves nobody behind.
+_HOLDS = """n=0
+case "$*" in *--noflush*) while [ -e "$0.act" ] && [ $((n += 1)) -lt 1200 ]; do sleep 0.05; done;; esac"""
 # As the programs of both backends do where the kernel lacks an extension, or they themselves an option.
 _LACKS = """[ "$1" = --version ] && exec "$REAL" "$@"
 input=$(cat)
@@ -58,6 +61,10 @@ class Shims:
         draft = self.folder / f"{name}.draft"
         draft.write_text(f"{script}\n")
         draft.replace(self.folder / f"{name}.act")
+
+    def hold(self, name: str) -> None:
+        """From now on a restore program that writes does not begin until `relent`."""
+        self.act(name, _HOLDS)
 
     def lack(self, name: str, extension: str) -> None:
         """

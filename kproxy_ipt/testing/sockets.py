@@ -25,6 +25,8 @@ CHUNK = 256
 # Not in the socket module of Python 3.11. The first one chooses the source port at connect, for many on one source.
 _IP_BIND_ADDRESS_NO_PORT = 24
 _IPV6_RECVERR = 25
+_TOTAL_RETRANSMISSIONS = 100
+"""Where `struct tcp_info` of linux/tcp.h has `tcpi_total_retrans`."""
 
 
 def make_socket(family: Family, protocol: Protocol) -> socket.socket:
@@ -95,6 +97,14 @@ def connection_error(client: socket.socket, protocol: Protocol) -> int:
     if not code:
         _queue_errors(client, protocol, 0)
     return code
+
+
+def sent_again(client: socket.socket, protocol: Protocol) -> int:
+    """TCP segments that a client had to send more than once so far, its SYN included; 0 for other protocols."""
+    if protocol != "tcp":
+        return 0
+    told = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANSMISSIONS + 4)
+    return int(struct.unpack_from("I", told, _TOTAL_RETRANSMISSIONS)[0])
 
 
 def _has_queue(client: socket.socket, protocol: Protocol) -> bool:

@@ -21,7 +21,7 @@ from typing import Self
 import msgspec
 
 from kproxy_ipt.kernel.netns import inside
-from kproxy_ipt.testing.sockets import CHUNK, QUESTION, Protocol, connection_error, make_client
+from kproxy_ipt.testing.sockets import CHUNK, QUESTION, Protocol, connection_error, make_client, sent_again
 
 
 class Outcome(StrEnum):
@@ -54,13 +54,15 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     One question and its answer.
 
     Attributes:
-        outcome: The other fields but *source*, *source_port* and *took_s* are filled only if it is `ANSWERED`.
+        outcome: `name` and the two that the server saw are filled only if it is `ANSWERED`.
         name: Who answered.
         seen_address: The source address that the server saw.
         seen_port: The source port that the server saw.
         source: Source address of the client, "" where it never got one.
         source_port: Source port of the client.
-        took_s: From the first packet to the outcome.
+        took_s: From the first packet to the outcome; on a busy machine that says little about the packets.
+        sent_again: TCP segments that the client had to send more than once, its SYN included: what rules made of the
+            first one was no answer.
     """
 
     outcome: Outcome
@@ -70,6 +72,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     source_port: int = 0
     took_s: float
+    sent_again: int = 0
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -96,6 +99,11 @@ class Traffic(msgspec.Struct, frozen=True):
     def took_s(self) -> float:
         """The longest exchange, 0 if there was none."""
         return max((each.took_s for each in self.exchanges), default=0.0)
+
+    @property
+    def sent_again(self) -> int:
+        """TCP segments that had to be sent more than once."""
+        return sum(each.sent_again for each in self.exchanges)
 
     def _answered(self) -> Iterator[Exchange]:
         return (each for each in self.exchanges if each.outcome is Outcome.ANSWERED)
@@ -161,6 +169,7 @@ class _Attempt:
             source=source,
             source_port=source_port,
             took_s=took_s,
+            sent_again=sent_again(self.client, self.protocol),
         )
 
 

@@ -20,6 +20,10 @@ PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 HEADLESS = "service.kubernetes.io/headless"
 
 
+_SILENCE_S = 1.0
+"""Until a server that does not know streaming lists is asked for pages; answers of others take less on any machine."""
+
+
 def watching(server: ApiServer, *, qps: float = -1.0, timeout_s: float = 5.0, silence_s: float = 90.0) -> SourceRun:
     """A source of *server*, as the node `node1`."""
     return SourceRun(ClusterConnection(master=server.url, qps=qps, timeout_s=timeout_s), silence_s=silence_s)
@@ -147,7 +151,7 @@ def test_server_without_streaming_lists_is_listed_in_pages(how: StreamingLists |
     watches_with_list = 0 if isinstance(how, int) else 1
 
     async def scenario() -> list[str]:
-        async with watching(api_server, timeout_s=0.2) as run:
+        async with watching(api_server, timeout_s=_SILENCE_S) as run:
             await run.until(lambda: run.source.counts[Kind.SERVICES].watches == watches_with_list + 1)
             await run.until(lambda: api_server.watches("/services") == 1)
             api_server.send_line(b"nonsense", "/services")
@@ -280,10 +284,10 @@ def test_source_can_be_cancelled_while_it_waits_for_an_answer(api_server: ApiSer
     api_server.schedule(Fault.hang(), times=3)
 
     async def scenario() -> None:
-        async with watching(api_server) as run:
+        async with watching(api_server, timeout_s=600.0) as run:
             await run.until(lambda: len(api_server.requests) == 3)
 
-    asyncio.run(asyncio.wait_for(scenario(), timeout=2.0))
+    asyncio.run(asyncio.wait_for(scenario(), timeout=60.0))
 
 
 def test_error_of_the_receiver_ends_the_source(api_server: ApiServer) -> None:

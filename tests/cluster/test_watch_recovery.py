@@ -341,7 +341,7 @@ def test_object_that_makes_no_sense_does_not_spoil_the_list(how: StreamingLists,
     api_server.streaming_lists = how
 
     async def scenario() -> SourceRun:
-        async with watching(api_server, timeout_s=0.2) as run:
+        async with watching(api_server, timeout_s=1.0) as run:
             await run.until(lambda: run.lists(Kind.SERVICES) == 1)
         return run
 

@@ -149,26 +149,61 @@ def test_transaction_of_ours_asks_for_nothing() -> None:
 
 @pytest.mark.kernel
 def test_shape_of_legacy_tables_tells_of_others_and_not_of_us() -> None:
-    """What was learnt after a sync of ours is as it should be; a rule that came since is not."""
+    """What was learnt after a sync of ours is as it should be; a rule that came since is not, and is told once."""
     found: list[str] = []
     rule = "*nat\n-A PREROUTING -j ACCEPT\nCOMMIT\n"
 
     async def run(netns: str) -> list[int]:
         thread = KernelThread(netns, "kernel-test")
         watch = LegacyWatch(lambda _, reason: found.append(reason), V4, thread, SilentLog())
-        told = []
+        told: list[int] = []
         for learns in (True, True, False):
             await thread.call(SubprocessRunner().run, ["iptables-legacy-restore", "--noflush"], stdin=rule)
             if learns:
-                await watch.learn()
+                await watch.learn({"nat": len(told) + 1}, {"nat": 0})
             await watch.look()
             told.append(len(found))
+        await watch.learn({"nat": 2}, {"nat": 0})
         await watch.look()
         thread.close()
         return [*told, len(found)]
 
     with temporary_namespace("drift") as netns:
         assert asyncio.run(run(netns)) == [0, 0, 1, 1]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        ("", []),
+        ("-A PREROUTING -j ACCEPT", ["another program changed the tables during a sync"]),
+        ("-F KUBE-OLD\n-X KUBE-OLD", ["another program changed the tables during a sync"]),
+    ],
+    ids=["ours alone", "a rule of theirs", "a chain of ours is gone"],
+)
+def test_others_who_write_during_a_sync_on_legacy_are_noticed(theirs: str, told: list[str]) -> None:
+    """What the tables have beside ours is the same before and after a sync, or somebody else wrote."""
+    found: list[str] = []
+    first = ":KUBE-OLD -\n:KUBE-SERVICES -\n-A KUBE-OLD -j ACCEPT\n-A KUBE-SERVICES -j ACCEPT"
+
+    async def run(netns: str) -> None:
+        thread = KernelThread(netns, "kernel-test")
+        watch = LegacyWatch(lambda _, reason: found.append(reason), V4, thread, SilentLog())
+        for rules, text in enumerate((first, f"-A KUBE-SERVICES -j ACCEPT\n{theirs}"), 2):
+            await watch.before_sync()
+            await thread.call(
+                SubprocessRunner().run,
+                ["iptables-legacy-restore", "--noflush"],
+                stdin=f"*nat\n{text}\nCOMMIT\n",
+            )
+            await watch.learn({"nat": rules}, {"nat": 2})
+        await watch.look()
+        thread.close()
+
+    with temporary_namespace("drift") as netns:
+        asyncio.run(run(netns))
+    assert told == found
 
 
 @pytest.mark.kernel
@@ -186,7 +221,7 @@ def test_legacy_rule_of_the_same_size_is_noticed() -> None:
             text = "\n".join(rules).format(number)
             await thread.call(SubprocessRunner().run, ["iptables-legacy-restore"], stdin=text)
             if not told:
-                await watch.learn()
+                await watch.learn({}, {})
             now_s[0] += 3.0
             await watch.look()
             told.append(len(found))
@@ -195,6 +230,36 @@ def test_legacy_rule_of_the_same_size_is_noticed() -> None:
 
     with temporary_namespace("drift") as netns:
         assert [0, 0, 1] == asyncio.run(run(netns))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(("reading_s", "noticed"), [(0.0, 1), (0.05, 0)])
+def test_legacy_rules_are_read_around_each_sync_where_that_costs_little(reading_s: float, noticed: int) -> None:
+    """Time of the processor counts: on a busy machine a change right after a sync is noticed as well."""
+    found: list[str] = []
+    now_s, used_s = itertools.count(0.0, 3.0), itertools.count(0.0, reading_s)
+
+    async def run(netns: str) -> None:
+        thread = KernelThread(netns, "kernel-test")
+        watch = LegacyWatch(
+            lambda _, reason: found.append(reason),
+            V4,
+            thread,
+            SilentLog(),
+            monotonic=lambda: next(now_s),
+            processor=lambda: next(used_s),
+        )
+        for number, syncs in ((1, 2), (2, 0)):
+            text = f"*nat\n-A PREROUTING -s 198.51.100.{number} -j ACCEPT\nCOMMIT\n"
+            await thread.call(SubprocessRunner().run, ["iptables-legacy-restore"], stdin=text)
+            for _ in range(syncs):
+                await watch.learn({}, {})
+        await watch.look()
+        thread.close()
+
+    with temporary_namespace("drift") as netns:
+        asyncio.run(run(netns))
+    assert noticed == len(found)
 
 
 def test_legacy_tables_that_cannot_be_looked_at_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

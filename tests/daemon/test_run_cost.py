@@ -42,7 +42,7 @@ def _bytes_of_one_change(netns: str, count: int) -> float:
         ]
         server.put(own_node(), *services, *(endpoint_slice(one, ["10.244.1.2", "10.244.1.3"]) for one in services))
         with DaemonProcess(netns, *lab_arguments(server.url, "nft")) as daemon:
-            daemon.wait_in_step(timeout_s=60)
+            daemon.wait_in_step()
             before, syncs = daemon.metric(_BYTES), daemon.metric("kproxy_ipt_syncs_total", kind="partial")
             server.put(endpoint_slice(services[7], ["10.244.1.2", "10.244.1.4"]))
             daemon.wait_for_metric("kproxy_ipt_syncs_total", syncs + 1, kind="partial")

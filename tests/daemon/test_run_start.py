@@ -16,6 +16,7 @@ from kproxy_ipt.testing.api_faults import Fault
 from kproxy_ipt.testing.api_server import ApiServer
 from kproxy_ipt.testing.daemon_process import (
     METRICS_PORT,
+    PATIENCE_S,
     DaemonProcess,
     lab_arguments,
     run_to_end,
@@ -30,7 +31,6 @@ pytestmark = pytest.mark.kernel
 
 _WEB = service()
 _OBJECTS = (own_node(), _WEB, endpoint_slice(_WEB))
-_SYSTEMD_TIMEOUT_S = 10.0
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_nothing_is_written_before_all_lists_are_complete(
             server.unschedule()
             server.stop()
             server.start()
-            daemon.wait_in_step(timeout_s=30)
+            daemon.wait_in_step()
 
             assert ([], 0, "") == unready
             assert resource not in heard
@@ -143,7 +143,7 @@ def test_systemd_is_told_ready_after_the_first_sync_and_stopping_at_the_end(
     """READY=1 comes when rules are in the kernel, not before; STOPPING=1 comes with the signal."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
-        supervisor.settimeout(_SYSTEMD_TIMEOUT_S)
+        supervisor.settimeout(PATIENCE_S)
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
         with DaemonProcess(netns, *lab_arguments(folder.path, "nft"), environment=environment) as daemon:
             first = supervisor.recv(1000)
@@ -219,7 +219,7 @@ def test_second_daemon_keeps_asking_for_the_ports(netns: str, folder: ObjectFold
             second.wait_for_log("cannot listen", server="healthz")
             first.stop()
 
-            wait_until(lambda: second.log("listening", server="metrics"), "port taken over", timeout_s=20)
+            wait_until(lambda: second.log("listening", server="metrics"), "port taken over")
             assert 200 == second.get("/metrics", METRICS_PORT).status
 
 

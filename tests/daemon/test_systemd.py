@@ -21,7 +21,7 @@ def supervisor(address: str) -> Iterator[socket.socket]:
     """The socket that systemd would read."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(address.replace("@", "\0"))
-        channel.settimeout(5)
+        channel.settimeout(60)
         yield channel
 
 

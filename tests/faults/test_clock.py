@@ -7,6 +7,7 @@ import pytest
 
 from kproxy_ipt.daemon.machine import BackendWish
 from kproxy_ipt.testing.fault_lab import FaultLab
+from kproxy_ipt.testing.promptness import ATTEMPTS
 
 pytestmark = pytest.mark.kernel
 
@@ -29,11 +30,17 @@ def test_clock_that_jumps_delays_nothing(backend: BackendWish, tmp_path: Path) -
         outcomes = []
         for jump_s in (_DAY_S, -_DAY_S):
             offset.write_text(str(jump_s))
-            outcomes.append(node.judge("jump", node.change, bound_s=3.0))
-            node.tables.run("nat", "-F", "KUBE-SERVICES")
-            outcomes.append(node.judge("flush", node.change, bound_s=5.0, spares_traffic=False))
+            outcomes.append(node.judge("jump", node.change, bound_s=3.0, attempts=ATTEMPTS))
+            outcomes.append(
+                node.judge("flush", lambda: _flush(node), bound_s=5.0, spares_traffic=False, attempts=ATTEMPTS)
+            )
             synced_s = node.daemon.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds")
             assert 200 == node.daemon.get("/healthz").status
 
     assert [] == [outcome for outcome in outcomes if not outcome.is_harmless]
     assert synced_s < time.time() - _DAY_S / 2
+
+
+def _flush(node: FaultLab) -> None:
+    node.tables.run("nat", "-F", "KUBE-SERVICES")
+    node.change()

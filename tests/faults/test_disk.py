@@ -6,6 +6,7 @@ import pytest
 
 from kproxy_ipt.daemon.machine import BackendWish
 from kproxy_ipt.testing.fault_lab import OWN_MOUNTS, FaultLab
+from kproxy_ipt.testing.promptness import ATTEMPTS
 
 pytestmark = pytest.mark.kernel
 
@@ -25,8 +26,8 @@ def test_no_disk_is_needed(backend: BackendWish, tmp_path: Path, how: str) -> No
     """With a root that is read only, or no room for temporary files, it starts, follows changes and restarts."""
     with FaultLab(backend, tmp_path, prefix=_prefix(_SCRIPTS[how])) as node:
         mounts = Path(f"/proc/{node.daemon.process_id}/mounts").read_text(encoding="utf-8").splitlines()
-        changed = node.judge("changes", node.change, bound_s=3.0)
-        restarted = node.judge("restart", node.restart, bound_s=5.0)
+        changed = node.judge("changes", node.change, bound_s=3.0, attempts=ATTEMPTS)
+        restarted = node.judge("restart", node.restart, bound_s=5.0, attempts=ATTEMPTS)
 
     points = {line.split()[1]: line.split()[3].split(",") for line in mounts}
     assert ("ro" in points["/"]) == (how == "read only")

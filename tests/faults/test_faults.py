@@ -7,6 +7,7 @@ import pytest
 from kproxy_ipt.daemon.machine import BackendWish
 from kproxy_ipt.testing.fault_lab import FaultLab
 from kproxy_ipt.testing.faults import FAULTS, KILL, NamedFault
+from kproxy_ipt.testing.promptness import ATTEMPTS
 
 pytestmark = pytest.mark.kernel
 
@@ -26,7 +27,7 @@ def test_fault_costs_nothing_but_time(node: FaultLab, fault: NamedFault) -> None
     if fault.unfit(node.backend):
         pytest.skip(fault.unfit(node.backend))
 
-    outcome = fault.meet(node)
+    outcome = fault.meet(node, attempts=ATTEMPTS)
 
     assert outcome.is_harmless, outcome
     assert outcome.exchanges > 0
@@ -34,6 +35,6 @@ def test_fault_costs_nothing_but_time(node: FaultLab, fault: NamedFault) -> None
 
 def test_killed_at_any_moment_it_goes_on_as_if_nothing_was(node: FaultLab) -> None:
     """Ten times killed in the middle of changes: each new life is in step within 5 s, and no connection is lost."""
-    outcomes = [KILL.meet(node) for _ in range(_KILLS)]
+    outcomes = [KILL.meet(node, attempts=ATTEMPTS) for _ in range(_KILLS)]
 
     assert [] == [outcome for outcome in outcomes if not outcome.is_harmless]

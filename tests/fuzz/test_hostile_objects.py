@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,13 +127,12 @@ def test_huge_service_is_bounded(
     """With everything at its default: time, memory, and rules that a new connection may meet in one chain."""
     path, output = tmp_path / "objects.json", tmp_path / "rules"
     path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": list(objects)}))
-    began_s = time.monotonic()
     with output.open("w") as stream:
         command = [_PROGRAM, "render", "--from", str(path), "--family", "ipv4"]
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    took_s = time.monotonic() - began_s
+    took_s = usage.ru_utime + usage.ru_stime
     sizes = Counter(line.split(" ", 2)[1] for line in output.read_text().splitlines() if line.startswith("-A "))
 
     assert process.returncode == 0

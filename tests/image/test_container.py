@@ -29,7 +29,6 @@ _BEHIND_WEB = {"podC", "podD", "remote"}
 _CREDENTIALS = "/var/run/secrets/kubernetes.io/serviceaccount"
 _CLUSTER_IP, _NODE_PORT = "10.96.0.80", 30080
 _NOBODY = 65534
-_START_LIMIT_S = 20.0
 _KUBELET_GRACE_S = 30.0
 
 Start = Callable[..., AbstractContextManager[Container]]
@@ -131,7 +130,7 @@ def _wait_until_in_step(container: Container, lab: Lab) -> None:
         return '"in step"' in container.log.read_text() and _healthz(lab) == 200
 
     try:
-        wait_until(lambda: reached() or not container.is_alive, "in step", timeout_s=_START_LIMIT_S)
+        wait_until(lambda: reached() or not container.is_alive, "in step")
     except TimeoutError as error:
         raise AssertionError(f"{error}\n{container.log.read_text()}") from error
     assert container.is_alive, container.log.read_text()

@@ -86,7 +86,7 @@ def test_dead_api_server_behind_the_own_service_is_left_for_a_living_one(node: L
         second.delete("EndpointSlice", _behind(dying)[0].metadata.name)
         second.put(_WEB, endpoint_slice(_WEB, ["10.244.1.20"]))
 
-        wait_until(lambda: "10.244.1.20:80" in _rules(node), "news of the living server", timeout_s=60)
+        wait_until(lambda: "10.244.1.20:80" in _rules(node), "news of the living server")
         wait_until(lambda: dying.address() not in _rules(node), "the dead one is gone")
 
 

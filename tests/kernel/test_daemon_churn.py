@@ -15,5 +15,5 @@ def test_churn_disturbs_no_traffic_and_ends_as_a_fresh_render(backend: BackendWi
     outcome = run_churn(backend, services=60, changes=300, seconds=8, dispatch=dispatch)
 
     assert (0, 0, ()) == (outcome.lost, outcome.moved, outcome.differences)
-    assert outcome.exchanges > 500
+    assert outcome.exchanges > 300  # one for each change
     assert 7 == len(outcome.changes)

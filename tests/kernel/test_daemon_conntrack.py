@@ -49,7 +49,7 @@ def _asked_until(session: Session, name: str) -> Exchange:
         answers.append(session.ask(timeout_s=0.1))
         return answers[-1].name == name
 
-    wait_until(is_there, f"{name} answers", timeout_s=5)
+    wait_until(is_there, f"{name} answers")
     return answers[-1]
 
 

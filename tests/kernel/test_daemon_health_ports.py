@@ -91,7 +91,7 @@ def test_health_turns_before_rules_while_a_terminating_endpoint_serves(
     web = _local()
     folder.put(web, endpoints(web, _V4, lab.pods[1], lab.remote))
     wait_until(lambda: status() == 200, "a local endpoint")
-    with SteadyConnections(lab.client, balancer_ip(_V4), 80, timeout_s=0.5) as client:
+    with SteadyConnections(lab.client, balancer_ip(_V4), 80) as client:
         leaving = endpoint(lab.pods[1], _V4, ready=False, serving=True)
         folder.put(endpoints(web, _V4, leaving, lab.remote))
         wait_until(lambda: status() == 503, "terminating")
@@ -100,7 +100,7 @@ def test_health_turns_before_rules_while_a_terminating_endpoint_serves(
 
     folder.put(endpoints(web, _V4, lab.remote))
     wait_until(lambda: not lab.client.send(balancer_ip(_V4), 80, timeout_s=0.2).names, "no local endpoint")
-    assert ({}, {"podB"}) == (dict(client.failures), {each.name for each in client.exchanges})
+    assert ({}, 0, {"podB"}) == (dict(client.failures), client.sent_again, {each.name for each in client.exchanges})
 
 
 @pytest.mark.usefixtures("daemon")

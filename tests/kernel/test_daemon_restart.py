@@ -78,7 +78,7 @@ def test_restart_under_load_loses_nothing_and_restores_nothing(
     assert (0, 0) == (restores() - before, written)
     assert [{}, {}, {}] == [dict(client.failures) for client in clients]
     assert all(client.exchanges for client in clients)
-    assert max(client.slowest_s for client in clients) < 0.9
+    assert [0, 0, 0] == [client.sent_again for client in clients]
     assert (0, {1}) == (streams.unanswered, {len(names) for names in streams.names})
 
 

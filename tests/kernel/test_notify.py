@@ -20,7 +20,7 @@ from kproxy_ipt.testing.namespaces import temporary_namespace
 pytestmark = pytest.mark.kernel
 
 T = TypeVar("T")
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 _OURS = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-A - [0:0]\n-A KUBE-SERVICES -j KUBE-SVC-A\nCOMMIT\n"
 
 

@@ -96,8 +96,7 @@ def test_no_connection_is_lost_while_endpoints_come_and_go(lab: Lab, sync: Sync,
     assert all(report.families[family].transactions for report in reports)
     assert {each.outcome for each in exchanges} == {Outcome.ANSWERED}
     assert len(exchanges) > 100
-    # A lost SYN would be sent again after a second.
-    assert max(each.took_s for each in exchanges) < 1.0
+    assert sum(each.sent_again for each in exchanges) == 0
 
 
 @pytest.mark.parametrize("family", [Family.IPV4], ids=str)
@@ -112,4 +111,4 @@ def test_service_is_answered_or_refused_at_every_moment(fresh: Lab, sync: Sync, 
             sync(web, endpoints(web, family, *([fresh.pod("podB")] if step % 2 else [])), into=fresh)
 
     assert {(each.outcome, each.name) for each in exchanges} == {(Outcome.ANSWERED, "podB"), (Outcome.REFUSED, "")}
-    assert max(each.took_s for each in exchanges) < 1.0
+    assert sum(each.sent_again for each in exchanges) == 0

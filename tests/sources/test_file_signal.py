@@ -9,7 +9,7 @@ import pytest
 
 from kproxy_ipt.sources.file_signal import FileWatch
 
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 
 
 class _Signals:

@@ -40,8 +40,11 @@ def test_tries_of_a_fault_are_one_row() -> None:
     assert [False, False] == [outcome.is_harmless for outcome in outcomes]
 
 
-def test_fault_that_takes_too_long_is_not_harmless() -> None:
-    """Nothing lost is not enough."""
-    outcome = FaultOutcome(fault="slow", took_s=5.1, bound_s=5.0)
+@pytest.mark.parametrize(
+    ("took_s", "lost_updates", "expected"), [(5.0, 0, (True, False)), (5.1, 0, (False, True)), (5.1, 1, (False, False))]
+)
+def test_fault_that_takes_too_long_does_harm(took_s: float, lost_updates: int, expected: tuple[bool, bool]) -> None:
+    """Nothing lost is not enough; one that lost something is not only late."""
+    outcome = FaultOutcome(fault="slow", took_s=took_s, bound_s=5.0, lost_updates=lost_updates)
 
-    assert not outcome.is_harmless
+    assert expected == (outcome.is_harmless, outcome.is_late_alone)

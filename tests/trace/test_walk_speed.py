@@ -1,4 +1,4 @@
-"""A walk costs what the rules on its way cost, and no more."""
+"""A walk costs what the rules on its way cost, and no more; time of the processor, whoever else uses it."""
 
 import time
 from fractions import Fraction
@@ -31,9 +31,9 @@ def test_a_packet_through_five_thousand_services_takes_less_than_a_fifth_of_a_se
 
     took = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         outcomes = walk(rules, packet, host)
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
 
     assert [outcome.share for outcome in outcomes] == [Fraction(1, 2)] * 2
     assert min(took) < 0.2
