@@ -38,7 +38,7 @@ def create_namespace(label: str = "test") -> str:
     Raises:
         NamespaceError: No privilege, or no iproute2.
     """
-    name = f"kpt-{label}-{os.getpid()}-{secrets.token_hex(3)}"
+    name = f"kpt-{label}-{os.getpid()}-{secrets.token_hex(8)}"
     _run_ip("netns", "add", name)
     try:
         _run_ip("-n", name, "link", "set", "lo", "up")
