@@ -6,7 +6,8 @@ those of `traffic.py`.
 """
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Self
 
@@ -16,6 +17,11 @@ from kproxy_ipt.testing.traffic import Exchange, Outcome, Session, send
 
 _AT_ONCE = 4
 _PAUSE_S = 0.01
+_MINUTE_S, _MOST_BATCHES, _CROWDED_S = 61.0, 3_400, 0.5
+"""
+A closed connection keeps one of 28,000 ports for a minute, and once half of them are kept each new one looks through
+all of these. So with 13,600 connections in a minute it goes on slowly.
+"""
 _JOIN_S = 20.0
 
 
@@ -40,7 +46,7 @@ class SteadyConnections:
         """
         See `traffic.send`; a lost SYN is sent again after a second, so it shows as an exchange that took so long.
 
-        Four at once, then *pause_s*: over minutes, choose it so long that a minute's connections find ports.
+        Four at once, then *pause_s*, or half a second where a minute's connections would hardly find ports.
         """
         self.exchanges: list[Exchange] = []
         self._place = place
@@ -48,6 +54,7 @@ class SteadyConnections:
         self._protocol: Protocol = protocol
         self._timeout_s = timeout_s
         self._pause_s = pause_s
+        self._began_s: deque[float] = deque(maxlen=_MOST_BATCHES)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -76,7 +83,8 @@ class SteadyConnections:
     def _run(self) -> None:
         address, port = self._target
         try:
-            while not self._stop.wait(self._pause_s):
+            while not self._stop.wait(self._pause()):
+                self._began_s.append(time.monotonic())
                 self.exchanges += send(
                     self._place.netns,
                     address,
@@ -88,6 +96,10 @@ class SteadyConnections:
                 ).exchanges
         except BaseException as error:  # noqa: BLE001 - told to whoever waits for the thread
             self._error = error
+
+    def _pause(self) -> float:
+        crowded = len(self._began_s) == _MOST_BATCHES and time.monotonic() - self._began_s[0] < _MINUTE_S
+        return max(self._pause_s, _CROWDED_S) if crowded else self._pause_s
 
 
 class SteadyStreams:
