@@ -22,7 +22,7 @@ LEAST_PROBABILITY = 1e-9
 _FITS_WELL = 0.05
 """Nothing more is asked for then; 19 of 20 correct balancings need one round."""
 
-_MOST_ROUNDS = 4
+_MOST_ROUNDS = 8
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 def sample_shares(ask: Callable[[], Mapping[str, int]], expected: Mapping[str, float]) -> Sample:
     """
-    Count until the shares fit well, four rounds at most.
+    Count until the shares fit well, eight rounds at most.
 
     Args:
         ask: Makes one round of choices and counts them by name. Let each name have 20 to expect.

@@ -101,14 +101,14 @@ def test_counts_that_fit_badly_are_judged_with_more() -> None:
 def test_share_that_is_off_by_a_tenth_is_found() -> None:
     """A name that gets 1,120 of 3,000 instead of 1,000, again and again, is reported with counts and probability."""
     counts = {"a": 1120, "b": 940, "c": 940}
-    with pytest.raises(AssertionError, match=r"counted \{'a': 4480, 'b': 3760, 'c': 3760\}.*probability by chance"):
-        assert_shares(_rounds(*[counts] * 4), {"a": 1, "b": 1, "c": 1})
+    with pytest.raises(AssertionError, match=r"counted \{'a': 8960, 'b': 7520, 'c': 7520\}.*probability by chance"):
+        assert_shares(_rounds(*[counts] * 8), {"a": 1, "b": 1, "c": 1})
 
 
 def test_endpoint_that_never_answers_is_found() -> None:
     """A name that is expected but never answers fails."""
     with pytest.raises(AssertionError, match="shares are off"):
-        assert_shares(_rounds(*[{"a": 60}] * 4), {"a": 1, "b": 1})
+        assert_shares(_rounds(*[{"a": 60}] * 8), {"a": 1, "b": 1})
 
 
 def test_small_share_that_nobody_met_is_asked_for_again() -> None:
