@@ -69,11 +69,11 @@ def curl(layout: Layout, wish: Wish, *, count: int, timeout_s: float) -> CurlRep
         NamespaceError: The namespace of the place cannot be entered.
     """
     place, destination = resolve(layout, client_of(layout), wish)
+    # The first one alone: a client that session affinity does not know yet is given to a pod by each connection of its
+    # that begins before one of them is remembered.
     if destination.protocol == "UDP":
-        replies = _ask_udp(place, destination, count, timeout_s)
+        replies = [reply for part in (1, count - 1) for reply in _ask_udp(place, destination, part, timeout_s)]
     else:
-        # The first one alone: a client that session affinity does not know yet is given to a pod by each connection of
-        # its that begins before one of them is remembered.
         replies = [_ask_http(place, destination, timeout_s)]
         with ThreadPoolExecutor(_PARALLEL) as pool:
             replies += pool.map(lambda _: _ask_http(place, destination, timeout_s), range(count - 1))

@@ -27,6 +27,7 @@ import logging
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -40,6 +41,7 @@ from kproxy_ipt.testing.api_requests import Act, OpenWatch, ReceivedRequest, ans
 from kproxy_ipt.testing.api_selectors import ApiObject
 from kproxy_ipt.testing.api_store import ApiStore
 from kproxy_ipt.testing.api_watch import StreamingLists
+from kproxy_ipt.testing.sockets import reserved_port
 
 _SILENT = logging.getLogger("kproxy_ipt.testing.api_server")
 _SILENT.addHandler(logging.NullHandler())
@@ -88,14 +90,14 @@ class ApiServer:
         self.transports: set[asyncio.Transport] = set()
         self.stopping = asyncio.Event()
         self._scheduled: list[_Scheduled] = []
-        self._port = 0
+        self._keeper: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
-        """The port, chosen by the system at the first start and kept from then on."""
-        return self._port
+        """The port, chosen by the system at the first start and kept from then on, while the server is stopped too."""
+        return int(self._keeper.getsockname()[1]) if self._keeper else 0
 
     @property
     def url(self) -> str:
@@ -220,9 +222,11 @@ class ApiServer:
         loop.set_exception_handler(lambda _loop, _context: None)  # failed handshakes are no news
         self.stopping = asyncio.Event()
         server = web.Server(functools.partial(answer, self), handler_cancellation=True, access_log=None, logger=_SILENT)
-        listening = socket.create_server(("127.0.0.1", self._port), backlog=128)
+        if self._keeper is None:
+            self._keeper = reserved_port()
+            weakref.finalize(self, self._keeper.close)
+        listening = socket.create_server(("127.0.0.1", self.port), backlog=128)
         listening.setblocking(False)
-        self._port = int(listening.getsockname()[1])
         connecting: set[asyncio.Task[None]] = set()
         loop.add_reader(listening, self._accept, listening, server, connecting)
         self._loop = loop

@@ -5,9 +5,10 @@ What comes in is folders of cases with `flows.yaml` and a command that writes ru
 (`kproxy-ipt sync --once` unless somebody names another); what goes out is, for each flow, what was expected and what
 was seen: which endpoints answered and how often, with which source address, or that nobody did.
 
-A share counts as right unless chance alone makes such counts less than once in a million. Root is needed.
+Shares count as right unless chance alone makes such counts less than once in 10^9 flows (`shares.py`). Root is needed.
 """
 
+import math
 import os
 import shlex
 import subprocess
@@ -28,13 +29,10 @@ from kproxy_ipt.testing.flow_table import CaseError, ExpectedFlow
 from kproxy_ipt.testing.flows import Expectation, NoDelivery, endpoint_text, expected_text, share_text
 from kproxy_ipt.testing.golden import CaseResult, FlowResult
 from kproxy_ipt.testing.golden_case import CONFIG_FILE, FLOWS_FILE, OBJECTS_FILE, GoldenCase, find_cases, load_case
-from kproxy_ipt.testing.shares import shares_probability
+from kproxy_ipt.testing.shares import Sample, sample_shares
 from kproxy_ipt.testing.sockets import sctp_available
-from kproxy_ipt.testing.traffic import Outcome, Traffic
+from kproxy_ipt.testing.traffic import Exchange, Outcome
 from kproxy_ipt.trace.packet import Packet
-
-LEAST_PROBABILITY = 1e-6
-"""Counts that chance makes less often than this do not fit the expected shares."""
 
 PLACEHOLDERS = ("netns", "objects", "config", "family", "backend", "node")
 """What a command may hold in braces."""
@@ -179,28 +177,40 @@ def _seen_flow(case: GoldenCase, line: ExpectedFlow, packet: Packet, lab: Confor
     reason = _why_not(case, line, packet, lab)
     if reason:
         return SeenFlow(name=line.name, expected=expected, skipped=reason)
-    is_lost = NoDelivery.DROPPED in line.expectation.shares
-    traffic = lab.send(
-        packet,
-        count=_connections(len(line.expectation.shares)),
-        timeout_s=_DROP_TIMEOUT_S if is_lost else _ANSWER_TIMEOUT_S,
-        as_strangers=_is_sticky(case, line),
-    )
-    counts, sources = _observed(traffic, packet, line.expectation)
+    exchanges, problems = _sent(line, packet, lab, as_strangers=_is_sticky(case, line))
+    counts, sources = _observed(exchanges, packet, line.expectation)
     return SeenFlow(
         name=line.name,
         expected=expected,
         seen=_seen_text(counts, sources, packet.source),
-        problems=(
-            *_count_problems(counts, line.expectation),
-            *_source_problems(sources, packet.source, line.expectation),
-        ),
+        problems=(*problems, *_source_problems(sources, packet.source, line.expectation)),
     )
 
 
-def _connections(endpoints: int) -> int:
-    """So many that an endpoint of an equal share goes unseen less often than once in a million flows."""
-    return max(_SEVERAL_ENDPOINTS, _EACH_ENDPOINT * endpoints) if endpoints > 1 else _ONE_ENDPOINT
+def _sent(
+    line: ExpectedFlow, packet: Packet, lab: ConformLab, *, as_strangers: bool
+) -> tuple[Sequence[Exchange], Sequence[str]]:
+    """What became of the connections of a flow, and what is wrong with how often each endpoint or end was seen."""
+    exchanges: list[Exchange] = []
+    timeout_s = _DROP_TIMEOUT_S if NoDelivery.DROPPED in line.expectation.shares else _ANSWER_TIMEOUT_S
+
+    def ask() -> Counter[str]:
+        count = _connections(line.expectation)
+        more = lab.send(packet, count=count, timeout_s=timeout_s, as_strangers=as_strangers).exchanges
+        exchanges.extend(more)
+        return _observed(more, packet, line.expectation)[0]
+
+    shares = {str(key): float(share) for key, share in line.expectation.shares.items()}
+    if not shares:
+        ask()
+        return exchanges, ()
+    return exchanges, tuple(_count_problems(sample_shares(ask, shares), line.expectation))
+
+
+def _connections(expectation: Expectation) -> int:
+    """In a round: so many that the smallest share makes 20."""
+    shares = [share for share in expectation.shares.values() if share]
+    return max(_SEVERAL_ENDPOINTS, math.ceil(_EACH_ENDPOINT / min(shares))) if len(shares) > 1 else _ONE_ENDPOINT
 
 
 def _is_sticky(case: GoldenCase, line: ExpectedFlow) -> bool:
@@ -224,13 +234,13 @@ _WORDS = {Outcome.REFUSED: NoDelivery.REJECTED.value, Outcome.TIMEOUT: NoDeliver
 
 
 def _observed(
-    traffic: Traffic, packet: Packet, expectation: Expectation
+    exchanges: Sequence[Exchange], packet: Packet, expectation: Expectation
 ) -> tuple[Counter[str], Mapping[str, frozenset[str]]]:
     """How often each endpoint or end was seen, and the source addresses that each one saw."""
     itself = endpoint_text(packet.destination, packet.destination_port)
     counts: Counter[str] = Counter()
     sources: dict[str, set[str]] = {}
-    for exchange in traffic.exchanges:
+    for exchange in exchanges:
         if exchange.outcome is Outcome.ANSWERED:
             is_untouched = exchange.name == itself and itself not in expectation.shares
             key = NoDelivery.UNTOUCHED.value if is_untouched else exchange.name
@@ -256,19 +266,18 @@ def _seen_text(counts: Counter[str], sources: Mapping[str, frozenset[str]], sour
     )
 
 
-def _count_problems(counts: Counter[str], expectation: Expectation) -> Iterator[str]:
+def _count_problems(sample: Sample, expectation: Expectation) -> Iterator[str]:
+    counts = sample.counts
     shares = {str(key): share for key, share in expectation.shares.items()}
-    if not shares:
-        return
     strange = sorted(key for key in counts if key not in shares)
-    missing = [key for key, share in shares.items() if share and not counts[key]]
-    yield from (f"{key}: not expected, seen {counts[key]} of {counts.total()} times" for key in strange)
+    missing = [key for key, share in shares.items() if share and not counts.get(key)]
+    total = sum(counts.values())
+    yield from (f"{key}: not expected, seen {counts[key]} of {total} times" for key in strange)
     yield from (f"{key}: expected a share of {share_text(shares[key])}, never seen" for key in missing)
     if strange or missing:
         return
-    probability = shares_probability(counts, {key: float(share) for key, share in shares.items()})
-    if probability < LEAST_PROBABILITY:
-        yield f"shares: chance alone makes these counts with a probability of {probability:.2g}"
+    if not sample.fits:
+        yield f"shares: chance alone makes these counts with a probability of {sample.probability:.2g}"
 
 
 def _source_problems(sources: Mapping[str, frozenset[str]], source: str, expectation: Expectation) -> Iterator[str]:

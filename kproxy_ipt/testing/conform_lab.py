@@ -31,7 +31,7 @@ from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.objects.model import Objects
 from kproxy_ipt.testing import topology
 from kproxy_ipt.testing.flows import endpoint_text
-from kproxy_ipt.testing.namespaces import temporary_namespace, write_net_sysctls
+from kproxy_ipt.testing.namespaces import temporary_namespace, wait_for_neighbours, write_net_sysctls
 from kproxy_ipt.testing.scene import Scene
 from kproxy_ipt.testing.servers import Responders
 from kproxy_ipt.testing.sockets import Protocol, sctp_available
@@ -225,6 +225,8 @@ def conform_lab(layout: Layout) -> Iterator[ConformLab]:
             for number, (interface, addresses) in enumerate(layout.owned.items()):
                 is_alone = interface in layout.alone.values()
                 _batch(netns[interface], family, list(_far_lines(addresses, family, number, is_alone=is_alone)))
+        for name in netns.values():
+            wait_for_neighbours(name)
         _serve(responders, layout, netns)
         yield ConformLab(layout, netns)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +23,10 @@ from rich.text import Text
 
 from kproxy_ipt.errors import KernelError
 from kproxy_ipt.testing.lab import NODE_NAME, Lab, Place
-from kproxy_ipt.testing.shares import shares_probability
+from kproxy_ipt.testing.shares import LEAST_PROBABILITY, sample_shares, shares_probability
 from kproxy_ipt.testing.sockets import Protocol
 from kproxy_ipt.testing.topology import CLUSTER_CIDRS
-from kproxy_ipt.testing.traffic import Outcome, Traffic
+from kproxy_ipt.testing.traffic import Exchange, Outcome, Traffic
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 PODS = ("podA", "podB", "web-1", "web-2")
@@ -34,8 +35,8 @@ _LOCAL = {"web-1": 1.0, "web-2": 1.0, "web-3": 0.0}
 _HALVES = {"dns-1": 1.0, "dns-2": 1.0}
 _STRANGERS = tuple(f"198.18.0.{number}" for number in range(1, 21))
 _COUNT = 900
-# A right balancing fails this test once in ten thousand runs for each line of the table.
-_PROBABILITY = 0.0001
+"""Connections of a round; see `shares.py`."""
+_PARALLEL = 64
 _BAR_WIDTH = 24
 _SYNC_TIMEOUT_S = 60.0
 
@@ -142,16 +143,33 @@ def serve_everything(lab: Lab) -> None:
 
 
 def measure(lab: Lab, scenario: Scenario) -> Result:
-    """Send the connections of a scenario, 900 of them, or 20 where they must be dropped."""
-    traffic = _place(lab, scenario.client).send(
+    """Send the connections of a scenario: 20 where they must be dropped, else 900, or more until shares are clear."""
+    if scenario.sticky or not scenario.expected:
+        traffic = _send(lab, scenario)
+    else:
+        exchanges: list[Exchange] = []
+
+        def ask() -> Counter[str]:
+            more = _send(lab, scenario).exchanges
+            exchanges.extend(more)
+            return Counter(each.name or each.outcome.value for each in more)
+
+        sample_shares(ask, scenario.expected)
+        traffic = Traffic(tuple(exchanges))
+    return Result(scenario, traffic, problem_of(scenario, traffic))
+
+
+def _send(lab: Lab, scenario: Scenario) -> Traffic:
+    return _place(lab, scenario.client).send(
         scenario.address,
         scenario.port,
         protocol=scenario.protocol,
         count=_COUNT if scenario.expected else len(scenario.sources),
         sources=scenario.sources,
         timeout_s=3.0 if scenario.expected else 0.5,
+        # First connections of a client that begin together are each balanced before the other is remembered.
+        parallel=1 if scenario.sticky else _PARALLEL,
     )
-    return Result(scenario, traffic, problem_of(scenario, traffic))
 
 
 def problem_of(scenario: Scenario, traffic: Traffic) -> str:
@@ -165,7 +183,7 @@ def problem_of(scenario: Scenario, traffic: Traffic) -> str:
         return f"pods must see {scenario.seen}, not {sorted(traffic.seen_addresses)}"
     if scenario.sticky:
         return "" if len(traffic.names) == 1 and set(traffic.names) <= set(scenario.expected) else "not sticky"
-    if shares_probability(traffic.names, scenario.expected) < _PROBABILITY:
+    if shares_probability(traffic.names, scenario.expected) < LEAST_PROBABILITY:
         return "shares are off"
     return ""
 

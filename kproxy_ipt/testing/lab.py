@@ -35,7 +35,7 @@ from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import NamespaceError
 from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.testing import topology
-from kproxy_ipt.testing.namespaces import temporary_namespace, write_net_sysctls
+from kproxy_ipt.testing.namespaces import temporary_namespace, wait_for_neighbours, write_net_sysctls
 from kproxy_ipt.testing.servers import Responders, Server
 from kproxy_ipt.testing.sockets import Protocol
 from kproxy_ipt.testing.topology import BOTH, Attachment
@@ -241,6 +241,8 @@ class Lab:
             _wait_for_ports(netns_names[label], ports)
         pods = {name: addresses[name] for name in self._pod_names}
         _run_batches(netns_names, topology.configuration(pods, self._families, self._attachment))
+        for netns in netns_names.values():
+            wait_for_neighbours(netns)
 
 
 def _run_batches(netns_names: Mapping[str, str], commands_by_label: Mapping[str, Sequence[str]]) -> None:

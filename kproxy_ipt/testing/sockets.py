@@ -46,6 +46,26 @@ def make_socket(family: Family, protocol: Protocol) -> socket.socket:
     return created
 
 
+def reserved_port() -> socket.socket:
+    """
+    Reserve a TCP port of 127.0.0.1 that nobody else is given until the socket is closed.
+
+    It refuses connections, and a server with `SO_REUSEADDR` can listen on it. A port that was merely free a moment ago
+    is given away again by the system, once in a while to the test next door.
+
+    Raises:
+        OSError: No port or no file descriptor is left.
+    """
+    kept = socket.socket()
+    try:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+    except BaseException:
+        kept.close()
+        raise
+    return kept
+
+
 @cache
 def sctp_available() -> bool:
     """Whether the kernel has SCTP sockets; rules for SCTP can be loaded all the same."""

@@ -6,8 +6,9 @@ those of `traffic.py`.
 """
 
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Self
 
@@ -17,6 +18,11 @@ from kproxy_ipt.testing.traffic import Exchange, Outcome, Session, send
 
 _AT_ONCE = 4
 _PAUSE_S = 0.01
+_MINUTE_S, _MOST_BATCHES, _CROWDED_S = 61.0, 3_400, 0.5
+"""
+A closed connection keeps one of 28,000 ports for a minute, and once half of them are kept each new one looks through
+all of these. So with 13,600 connections in a minute it goes on slowly.
+"""
 _JOIN_S = 20.0
 _ANSWER_S = 5.0
 """For a datagram, which nobody sends again: what is lost is lost, and what is late for want of a processor comes."""
@@ -45,9 +51,12 @@ class _Rounds(ABC):
     @abstractmethod
     def _round(self) -> None: ...
 
+    def _pause(self) -> float:
+        return self._pause_s
+
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._pause_s):
+            while not self._stop.wait(self._pause()):
                 self._round()
         except BaseException as error:  # noqa: BLE001 - told to whoever waits for the thread
             self._error = error
@@ -74,7 +83,7 @@ class SteadyConnections(_Rounds):
         """
         See `traffic.send`; a lost SYN is sent again after a second, so it shows in `sent_again`, not in `failures`.
 
-        Four at once, then *pause_s*: over minutes, choose it so long that a minute's connections find ports.
+        Four at once, then *pause_s*, or half a second where a minute's connections would hardly find ports.
         """
         self.exchanges: list[Exchange] = []
         self._place = place
@@ -82,6 +91,7 @@ class SteadyConnections(_Rounds):
         self._protocol: Protocol = protocol
         self._timeout_s = timeout_s
         super().__init__(pause_s)
+        self._began_s: deque[float] = deque(maxlen=_MOST_BATCHES)
 
     @property
     def failures(self) -> Counter[Outcome]:
@@ -95,6 +105,7 @@ class SteadyConnections(_Rounds):
 
     def _round(self) -> None:
         address, port = self._target
+        self._began_s.append(time.monotonic())
         self.exchanges += send(
             self._place.netns,
             address,
@@ -104,6 +115,10 @@ class SteadyConnections(_Rounds):
             parallel=_AT_ONCE,
             timeout_s=self._timeout_s,
         ).exchanges
+
+    def _pause(self) -> float:
+        crowded = len(self._began_s) == _MOST_BATCHES and time.monotonic() - self._began_s[0] < _MINUTE_S
+        return max(self._pause_s, _CROWDED_S) if crowded else self._pause_s
 
 
 class SteadyStreams(_Rounds):

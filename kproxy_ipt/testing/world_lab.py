@@ -26,7 +26,7 @@ from kproxy_ipt.ruleset.model import Ruleset
 from kproxy_ipt.ruleset.parse import parse_save
 from kproxy_ipt.testing.lab import NODE_NAME, Lab, Place
 from kproxy_ipt.testing.lab_objects import SECOND_NODE_ADDRESS, own_node, stranger
-from kproxy_ipt.testing.shares import shares_probability
+from kproxy_ipt.testing.shares import sample_shares
 from kproxy_ipt.testing.sockets import Protocol
 from kproxy_ipt.testing.topology import BOTH, LOAD_BALANCER_CIDRS, SERVICE_CIDRS
 from kproxy_ipt.testing.traffic import Exchange, Traffic
@@ -53,7 +53,9 @@ _DROPPED_S, _ANSWERED_S = 0.25, 2.0
 _WAITING_AT_ONCE = 48
 _EACH, _MOST_ROUNDS = 8, 6
 """Exchanges for each endpoint and round: chance alone misses one of four in all rounds less often than once in 1e20."""
-_COUNTED, _UNLIKELY = 200, 1e-6
+_PARALLEL = 64
+_COUNTED = 200
+"""Exchanges of a round of shares; see `shares.py`."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +198,8 @@ class WorldLab:
             count=count,
             sources=(probe.source,),
             timeout_s=timeout_s,
+            # First connections of a client that begin together are each balanced before the other is remembered.
+            parallel=1 if probe.sticky else _PARALLEL,
         )
 
     def _unanswered(self, expected: "_Expected") -> tuple[int, str]:
@@ -213,10 +217,16 @@ class WorldLab:
 
     def _shared(self, expected: "_Expected") -> tuple[int, str]:
         """Count how often each endpoint answers."""
-        names = self._send(expected.probe, _COUNTED, _ANSWERED_S).names
-        likely = shares_probability(names, expected.shares) if names else 0.0
-        line = f"{expected.probe}: counted {dict(names)}, the walk says {expected.shares}: probability {likely:.2g}"
-        return _COUNTED, line if likely < _UNLIKELY else ""
+        counted = 0
+
+        def ask() -> Counter[str]:
+            nonlocal counted
+            counted += _COUNTED
+            exchanges = self._send(expected.probe, _COUNTED, _ANSWERED_S).exchanges
+            return Counter(one.name or one.outcome.value for one in exchanges)
+
+        sample = sample_shares(ask, expected.shares)
+        return counted, "" if sample.fits else f"{expected.probe}: the walk says other shares: {sample}"
 
 
 class _Expected:

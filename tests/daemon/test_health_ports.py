@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,9 +15,12 @@ from kproxy_ipt.selection.node_ports import node_port_entry
 from kproxy_ipt.state.health_counts import ServiceName
 from kproxy_ipt.testing.namespaces import temporary_namespace
 from kproxy_ipt.testing.probe import Probed, probe, probe_from_loop
+from kproxy_ipt.testing.sockets import reserved_port
 
 WEB, API = ("shop", "web"), ("shop", "api")
 V4, V6 = Family.IPV4, Family.IPV6
+
+FreePorts = Callable[[int], list[int]]
 
 
 class Node1:
@@ -57,12 +61,11 @@ def _run(test: Callable[[Node1], Awaitable[None]]) -> None:
     asyncio.run(_run())
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports
+@pytest.fixture
+def free_ports() -> Iterator[FreePorts]:
+    """Ports that the system gives to nobody else while the test runs."""
+    with ExitStack() as stack:
+        yield lambda count: [stack.enter_context(reserved_port()).getsockname()[1] for _ in range(count)]
 
 
 async def _ask(port: int, path: str = "/") -> Probed:
@@ -74,9 +77,9 @@ async def _weight(port: int) -> tuple[int, str]:
     return answer.status, answer.headers["x-load-balancing-endpoint-weight"]
 
 
-def test_answer_is_that_of_kube_proxy() -> None:
+def test_answer_is_that_of_kube_proxy(free_ports: FreePorts) -> None:
     """Body indented by tabs without a line feed at the end, headers, any path."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: port})
@@ -95,9 +98,9 @@ def test_answer_is_that_of_kube_proxy() -> None:
     _run(_test)
 
 
-def test_status_follows_the_number_of_local_endpoints() -> None:
+def test_status_follows_the_number_of_local_endpoints(free_ports: FreePorts) -> None:
     """503 without, 200 with, 503 again, also when the Service is missing from the counts."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: port})
@@ -111,9 +114,9 @@ def test_status_follows_the_number_of_local_endpoints() -> None:
     _run(_test)
 
 
-def test_unhealthy_proxy_says_503_with_the_true_count() -> None:
+def test_unhealthy_proxy_says_503_with_the_true_count(free_ports: FreePorts) -> None:
     """The balancer learns both; a healthy proxy says 200 again."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: port})
@@ -129,9 +132,9 @@ def test_unhealthy_proxy_says_503_with_the_true_count() -> None:
     _run(_test)
 
 
-def test_removed_service_closes_its_port_and_its_connections() -> None:
+def test_removed_service_closes_its_port_and_its_connections(free_ports: FreePorts) -> None:
     """New connections are refused, a kept one ends."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: port})
@@ -150,9 +153,9 @@ def test_removed_service_closes_its_port_and_its_connections() -> None:
     _run(_test)
 
 
-def test_changed_port_is_reopened_and_counts_nothing_until_told() -> None:
+def test_changed_port_is_reopened_and_counts_nothing_until_told(free_ports: FreePorts) -> None:
     """The old port refuses; the new one says 503 until counts come."""
-    old, new = _free_ports(2)
+    old, new = free_ports(2)
 
     async def _test(here: Node1) -> None:
         await here.ports.update(V4, WantedPorts(services={WEB: old}, addresses=("127.0.0.1",)), {WEB: 4})
@@ -167,9 +170,9 @@ def test_changed_port_is_reopened_and_counts_nothing_until_told() -> None:
     _run(_test)
 
 
-def test_ports_that_stay_keep_their_listener_and_count() -> None:
+def test_ports_that_stay_keep_their_listener_and_count(free_ports: FreePorts) -> None:
     """A change of one Service does not touch the port of another."""
-    first, second = _free_ports(2)
+    first, second = free_ports(2)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: first})
@@ -182,9 +185,9 @@ def test_ports_that_stay_keep_their_listener_and_count() -> None:
     _run(_test)
 
 
-def test_counts_that_fall_can_be_told_before_rules_change() -> None:
+def test_counts_that_fall_can_be_told_before_rules_change(free_ports: FreePorts) -> None:
     """Lower ones are taken over at once, higher ones wait for the sync."""
-    first, second = _free_ports(2)
+    first, second = free_ports(2)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: first, API: second})
@@ -196,9 +199,9 @@ def test_counts_that_fall_can_be_told_before_rules_change() -> None:
     _run(_test)
 
 
-def test_taken_port_is_reported_once_and_tried_again_every_five_seconds() -> None:
+def test_taken_port_is_reported_once_and_tried_again_every_five_seconds(free_ports: FreePorts) -> None:
     """The other Services work meanwhile; the port opens when it is free."""
-    port, other = _free_ports(2)
+    port, other = free_ports(2)
 
     async def _test(here: Node1) -> None:
         with socket.create_server(("127.0.0.1", port)):
@@ -219,9 +222,9 @@ def test_taken_port_is_reported_once_and_tried_again_every_five_seconds() -> Non
     _run(_test)
 
 
-def test_one_address_that_fails_leaves_no_other_open() -> None:
+def test_one_address_that_fails_leaves_no_other_open(free_ports: FreePorts) -> None:
     """All addresses or none, so that a balancer sees one state."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: port}, "127.0.0.1", "192.0.2.77")
@@ -233,9 +236,9 @@ def test_one_address_that_fails_leaves_no_other_open() -> None:
     _run(_test)
 
 
-def test_changed_addresses_open_the_port_anew() -> None:
+def test_changed_addresses_open_the_port_anew(free_ports: FreePorts) -> None:
     """Interfaces come and go while the daemon runs."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
 
     async def _test(here: Node1) -> None:
         await here.want({WEB: port}, "127.0.0.1")
@@ -269,9 +272,9 @@ def test_node_port_of_another_service_wins_over_a_health_check() -> None:
     assert problems[API].message.endswith('"shop/api" on port 30073: it is the node port of Service zoo/b')
 
 
-def test_conflict_of_both_families_is_reported_once_and_ends_with_its_cause() -> None:
+def test_conflict_of_both_families_is_reported_once_and_ends_with_its_cause(free_ports: FreePorts) -> None:
     """The winner leaves, the loser takes the port at the next update."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
 
     async def _test(here: Node1) -> None:
         for family in Family:

@@ -164,16 +164,16 @@ def _with_filler(table: FlowTable) -> FlowTable:
 def test_answered_flows_stay_with_their_endpoints_at_every_restart(
     lab: Lab, sync: Sync, family: Family, web: Service
 ) -> None:
-    """C06: three runs that know nothing of each other delete none of 20 flows, though everything is new to each."""
+    """C06: three runs that know nothing of each other delete none of 48 flows, though everything is new to each."""
     objects = (web, endpoints(web, family, lab.pod("podB"), lab.pod("podC")))
     sync(*objects)
     with ExitStack() as stack:
-        opened = [stack.enter_context(_udp_session(lab.pod("podA"), cluster_ip(family))) for _ in range(20)]
+        opened = [stack.enter_context(_udp_session(lab.pod("podA"), cluster_ip(family))) for _ in range(48)]
         before = [session.ask().name for session in opened]
         reports = [sync(*objects).families[family] for _ in range(3)]
 
         assert [0, 0, 0] == [report.flows_deleted for report in reports]
-        assert min(report.flows_listed for report in reports) >= 20
+        assert min(report.flows_listed for report in reports) >= 48
         assert before == [session.ask().name for session in opened]
     assert {"podB", "podC"} == set(before)
 

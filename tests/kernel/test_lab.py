@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -167,7 +167,7 @@ def test_missing_route_is_unreachable(lab: Lab) -> None:
 @pytest.mark.parametrize("family", BOTH)
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 def test_each_exchange_is_balanced_anew(fresh: Lab, family: Family, protocol: Protocol) -> None:
-    """Three thousand exchanges through a rule that halves them come out as halves: each one is a new flow."""
+    """Three thousand exchanges through a rule that halves them come out as halves: each one is a flow of its own."""
     append = [_PROGRAM[family], "-t", "nat", "-A", "PREROUTING", "-d", _SERVICE[family], "-p", protocol]
     chance = ["-m", "statistic", "--mode", "random", "--probability", "0.5"]
     for pod, match in zip(fresh.pods, (chance, []), strict=True):
@@ -175,10 +175,14 @@ def test_each_exchange_is_balanced_anew(fresh: Lab, family: Family, protocol: Pr
         address = pod.address(family) if family is Family.IPV4 else f"[{pod.address(family)}]"
         fresh.node.run(*append, *match, "-j", "DNAT", "--to-destination", f"{address}:8080")
 
-    traffic = fresh.client.send(_SERVICE[family], 80, protocol=protocol, count=3000)
+    def ask() -> Mapping[str, int]:
+        fresh.node.run("conntrack", "-F")
+        traffic = fresh.client.send(_SERVICE[family], 80, protocol=protocol, count=3000)
+        assert traffic.outcomes == {Outcome.ANSWERED: 3000}
+        assert len({each.source_port for each in traffic.exchanges}) == 3000
+        return traffic.names
 
-    assert traffic.outcomes == {Outcome.ANSWERED: 3000}
-    assert_shares(traffic.names, {"podA": 1, "podB": 1})
+    assert_shares(ask, {"podA": 1, "podB": 1})
 
 
 def test_client_has_many_source_addresses(lab: Lab) -> None:

@@ -97,8 +97,8 @@ def test_node_port_on_localhost_works_over_ipv4_where_it_is_on(
     web = open_service(family)
     sync(web, endpoints(web, family, fresh.pod("podB"), fresh.remote), config=config, into=fresh)
 
-    on_loopback = fresh.node.send(_LOOPBACK[family], NODE_PORT, count=24)
-    on_address = fresh.node.send(fresh.node.address(family), NODE_PORT, count=24)
+    on_loopback = fresh.node.send(_LOOPBACK[family], NODE_PORT, count=48)
+    on_address = fresh.node.send(fresh.node.address(family), NODE_PORT, count=48)
 
     expected = {"podB", "remote"} if config is _CONFIG and family is Family.IPV4 else {"host"}
     assert set(on_loopback.names) == expected

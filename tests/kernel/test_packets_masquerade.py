@@ -27,8 +27,8 @@ Sync = Callable[..., RunReport]
 _CONFIG = Config(cluster_cidrs=tuple(CLUSTER_CIDRS.values()))
 _NO_DETECTOR = Config()
 _ALL = IptablesConfig(masquerade_all=True)
-# Two equal shares: that one of them stays away in so many connections happens once in ten million cells.
-_COUNT = 24
+# Two equal shares: that one of them stays away in so many connections happens once in 10^14 cells.
+_COUNT = 48
 _GATEWAY = {Family.IPV4: "10.244.1.1", Family.IPV6: "fd00:10:244:1::1"}
 
 

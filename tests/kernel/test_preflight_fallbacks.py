@@ -38,7 +38,7 @@ pytestmark = pytest.mark.kernel
 
 Sync = Callable[..., RunReport]
 Lack = Callable[[OptionalPart], None]
-_COUNT = 30
+_COUNT = 48
 _USES = {
     OptionalPart.NFACCT: "nfacct",
     OptionalPart.RANDOM_FULLY: "--random-fully",

@@ -3,10 +3,11 @@
 import math
 import random
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from kproxy_ipt.testing.shares import assert_shares, chi_square_tail, shares_probability
+from kproxy_ipt.testing.shares import assert_shares, chi_square_tail, sample_shares, shares_probability
 
 # Critical values of the chi-square distribution as printed in statistics tables: degrees, statistic, tail.
 _TABLE = [
@@ -57,31 +58,73 @@ def test_tail_outside_its_range_is_an_error(statistic: float, degrees: int) -> N
         chi_square_tail(statistic, degrees)
 
 
-def test_fair_balancing_is_accepted() -> None:
-    """Three thousand fair draws among three names pass."""
-    draws = random.Random(7).choices(["a", "b", "c"], k=3000)
+def _rounds(*counts: dict[str, int]) -> Callable[[], dict[str, int]]:
+    """Give these counts, and fail when one round more is asked for."""
+    return iter(counts).__next__
 
-    assert_shares(Counter(draws), {"a": 1, "b": 1, "c": 1})
+
+def _draws(seed: int, weights: Mapping[str, float], size: int = 300) -> Callable[[], Counter[str]]:
+    dice = random.Random(seed)
+    return lambda: Counter(dice.choices(list(weights), weights=list(weights.values()), k=size))
+
+
+def test_fair_balancing_is_accepted() -> None:
+    """Of 2,000 balancings some look odd at first, and none is called wrong."""
+    thirds = {"a": 1.0, "b": 1.0, "c": 1.0}
+    first_looks = [shares_probability(_draws(seed, thirds)(), thirds) for seed in range(2000)]
+    samples = [sample_shares(_draws(seed, thirds), thirds) for seed in range(2000)]
+
+    assert min(first_looks) < 0.002
+    assert all(sample.fits for sample in samples)
 
 
 def test_uneven_weights_are_expected_as_given() -> None:
     """Draws with weights 1 to 3 fit those weights and not equal ones."""
-    draws = Counter(random.Random(7).choices(["a", "b"], weights=[1, 3], k=3000))
+    weights = {"a": 1.0, "b": 3.0}
 
-    assert_shares(draws, {"a": 1, "b": 3})
-    assert shares_probability(draws, {"a": 1, "b": 1}) < 1e-9
+    assert_shares(_draws(7, weights), weights)
+    assert not sample_shares(_draws(7, weights), {"a": 1, "b": 1}).fits
+
+
+def test_counts_that_fit_well_are_enough() -> None:
+    """One round, and no second one."""
+    assert sample_shares(_rounds({"a": 160, "b": 140}), {"a": 1, "b": 1}).counts == {"a": 160, "b": 140}
+
+
+def test_counts_that_fit_badly_are_judged_with_more() -> None:
+    """Bad luck passes once the counts of all rounds fit well."""
+    found = sample_shares(_rounds({"a": 130, "b": 170}, {"a": 155, "b": 145}), {"a": 1, "b": 1})
+
+    assert (found.counts, found.fits) == ({"a": 285, "b": 315}, True)
 
 
 def test_share_that_is_off_by_a_tenth_is_found() -> None:
-    """A name that gets 1,120 of 3,000 instead of 1,000 is reported with counts and probability."""
-    with pytest.raises(AssertionError, match=r"counted \{'a': 1120, 'b': 940, 'c': 940\}.*probability by chance"):
-        assert_shares({"a": 1120, "b": 940, "c": 940}, {"a": 1, "b": 1, "c": 1})
+    """A name that gets 1,120 of 3,000 instead of 1,000, again and again, is reported with counts and probability."""
+    counts = {"a": 1120, "b": 940, "c": 940}
+    with pytest.raises(AssertionError, match=r"counted \{'a': 8960, 'b': 7520, 'c': 7520\}.*probability by chance"):
+        assert_shares(_rounds(*[counts] * 8), {"a": 1, "b": 1, "c": 1})
 
 
 def test_endpoint_that_never_answers_is_found() -> None:
     """A name that is expected but never answers fails."""
     with pytest.raises(AssertionError, match="shares are off"):
-        assert_shares({"a": 60}, {"a": 1, "b": 1})
+        assert_shares(_rounds(*[{"a": 60}] * 8), {"a": 1, "b": 1})
+
+
+def test_small_share_that_nobody_met_is_asked_for_again() -> None:
+    """Among many others it hardly shows in the sum, so it must have been met."""
+    shares = {**dict.fromkeys(map(str, range(200)), 1.0), "late": 1.0}
+    early = dict.fromkeys(map(str, range(200)), 10)
+
+    assert shares_probability(early, shares) > 0.05
+    assert sample_shares(_rounds(early, {**early, "late": 12}), shares).counts["late"] == 12
+
+
+def test_name_without_a_share_ends_the_counting() -> None:
+    """Nothing can make up for it."""
+    found = sample_shares(_rounds({"a": 50, "b": 50, "stranger": 1}), {"a": 1, "b": 1})
+
+    assert (found.probability, found.fits) == (0.0, False)
 
 
 @pytest.mark.parametrize("expected", [{"a": 1.0}, {"a": 1.0, "stranger": 0.0}])

@@ -210,17 +210,19 @@ def test_held_lock_is_a_lock_timeout_and_nothing_is_written(
     assert _chains(legacy) == set()
 
 
-def test_lock_that_is_released_in_time_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_that_is_released_in_time_is_waited_for(
+    legacy: Iptables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wait is part of the seconds of the outcome."""
-    legacy, lock = Iptables(SubprocessRunner(), _programs(Backend.LEGACY), 60), tmp_path / "lock"
+    patient, lock = Iptables(SubprocessRunner(), legacy.programs, 60), tmp_path / "lock"
     monkeypatch.setenv("XTABLES_LOCKFILE", str(lock))
     with subprocess.Popen(["flock", lock, "sh", "-c", "echo held; exec sleep 1.5"], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        outcome = legacy.restore(_TARGETS)
+        outcome = patient.restore(_TARGETS)
 
     assert outcome.seconds > 0.2
-    assert _chains(legacy) == {"A", "B"}
+    assert _chains(patient) == {"A", "B"}
 
 
 class Unprivileged(SubprocessRunner):
