@@ -10,7 +10,6 @@ import contextlib
 import signal
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -69,7 +68,7 @@ async def run_daemon(
         in_step.set()
         notifier.ready(counts)
 
-    proxy = _told_to_cluster(partial(Proxy, settings, source, log, clocks, on_ready=on_ready), events)
+    proxy = _told_to_cluster(settings, source, log, clocks, events, on_ready)
     events.started()
     _set_oom_score(settings.config.oom_score_adj)
     ending.expect()
@@ -81,8 +80,15 @@ async def run_daemon(
     log.info("stopped", rules="they stay")
 
 
-def _told_to_cluster(made: Callable[..., Proxy], events: ClusterEvents) -> Proxy:
-    """The daemon that *made* makes, whose troubles with a Service are events of the cluster."""
+def _told_to_cluster(
+    settings: Settings,
+    source: Source,
+    log: Log,
+    clocks: Clocks,
+    events: ClusterEvents,
+    on_ready: Callable[[str], None],
+) -> Proxy:
+    """A daemon whose troubles with a Service are events of the cluster."""
 
     def on_refusal(refusal: Refusal) -> None:
         events.rules_refused(refusal, proxy.inputs.service_uid(refusal.service))
@@ -90,7 +96,7 @@ def _told_to_cluster(made: Callable[..., Proxy], events: ClusterEvents) -> Proxy
     def report(problem: HealthPortProblem) -> None:
         events.port_not_served(problem, proxy.inputs.service_uid(problem.service))
 
-    proxy = made(report=report, on_refusal=on_refusal)
+    proxy = Proxy(settings, source, log, clocks, report=report, on_refusal=on_refusal, on_ready=on_ready)
     return proxy
 
 
