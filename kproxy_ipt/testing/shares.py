@@ -40,9 +40,14 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     probability: float
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every name that has a share came: among hundreds of others a missing one hardly shows in the sum."""
+        return all(self.counts.get(name) for name, share in self.expected.items() if share > 0)
+
+    @property
     def fits(self) -> bool:
         """Whether a correct balancing may have done this."""
-        return self.probability >= LEAST_PROBABILITY
+        return self.is_complete and self.probability >= LEAST_PROBABILITY
 
     def __str__(self) -> str:
         weight, total = sum(self.expected.values()), sum(self.counts.values())
@@ -65,14 +70,12 @@ def sample_shares(ask: Callable[[], Mapping[str, int]], expected: Mapping[str, f
         ValueError: The first round counts nothing, or nothing is expected.
     """
     counts: Counter[str] = Counter()
-    probability = 0.0
     for _ in range(_MOST_ROUNDS):
         counts.update(ask())
-        probability = shares_probability(counts, expected)
-        is_complete = all(counts[name] for name, share in expected.items() if share > 0)
-        if probability == 0.0 or (probability >= _FITS_WELL and is_complete):
+        sample = Sample(counts=counts, expected=expected, probability=shares_probability(counts, expected))
+        if sample.probability == 0.0 or (sample.probability >= _FITS_WELL and sample.is_complete):
             break
-    return Sample(counts=counts, expected=expected, probability=probability)
+    return sample
 
 
 def assert_shares(ask: Callable[[], Mapping[str, int]], expected: Mapping[str, float]) -> None:

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from kproxy_ipt.testing.shares import assert_shares, chi_square_tail, sample_shares, shares_probability
+from kproxy_ipt.testing.shares import (
+    LEAST_PROBABILITY,
+    assert_shares,
+    chi_square_tail,
+    sample_shares,
+    shares_probability,
+)
 
 # Critical values of the chi-square distribution as printed in statistics tables: degrees, statistic, tail.
 _TABLE = [
@@ -118,6 +124,15 @@ def test_small_share_that_nobody_met_is_asked_for_again() -> None:
 
     assert shares_probability(early, shares) > 0.05
     assert sample_shares(_rounds(early, {**early, "late": 12}), shares).counts["late"] == 12
+
+
+def test_small_share_that_nobody_ever_met_is_found() -> None:
+    """However well the others fit."""
+    shares = dict.fromkeys(map(str, range(1001)), 1.0)
+    found = sample_shares(_rounds(*[dict.fromkeys(map(str, range(1000)), 10)] * 8), shares)
+
+    assert found.probability > LEAST_PROBABILITY
+    assert not found.fits
 
 
 def test_name_without_a_share_ends_the_counting() -> None:
