@@ -23,7 +23,7 @@ from kproxy_ipt.sources.watch import ClusterSource
 _POLL_S = 0.002
 
 
-async def come_true(fact: Callable[[], bool], limit_s: float = 5.0) -> bool:
+async def come_true(fact: Callable[[], bool], limit_s: float = 30.0) -> bool:
     """Wait until *fact* is true; False if it is not in time."""
     for _ in range(int(limit_s / _POLL_S)):
         if fact():
@@ -94,7 +94,7 @@ class SourceRun:
         """How often the source said that it is alive."""
         return sum(isinstance(event, Contact) and event.kind is kind for event in self.events)
 
-    async def until(self, fact: Callable[[], bool], limit_s: float = 5.0) -> None:
+    async def until(self, fact: Callable[[], bool], limit_s: float = 30.0) -> None:
         """Wait for *fact*; AssertionError with all events if it does not come true, or if the source has ended."""
         if self._task is None:
             raise AssertionError("the source has not been started")

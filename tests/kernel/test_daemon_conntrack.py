@@ -95,9 +95,12 @@ def test_deleted_udp_service_ends_its_flows(
     with lab.client.open_session(balancer_ip(family), 80, protocol="udp") as session:
         _asked_until(session, "podB")
         folder.remove(dns, *((behind,) if with_slice else ()))
-        wait_until(lambda: not session.ask(timeout_s=0.1).name, "the old endpoint is out of reach")
+        # One answer may be late on a busy machine, not five in a row.
+        wait_until(
+            lambda: not any(session.ask(timeout_s=0.1).name for _ in range(5)), "the old endpoint is out of reach"
+        )
 
-        assert {""} == {session.ask(timeout_s=0.1).name for _ in range(5)}
+        assert session.ask().name == ""
 
 
 @pytest.mark.usefixtures("daemon")
