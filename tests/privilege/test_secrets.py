@@ -133,7 +133,7 @@ def seen(netns: str, tmp_path: Path, api: ApiServer) -> Callable[..., str]:
                 shown += [daemon.get(page, METRICS_PORT).body.decode() for page in _PAGES]
                 shown.append(daemon.get("/healthz?verbose").body.decode())
                 api.stop()
-                daemon.wait_for_log("source", count=2)
+                daemon.wait_for_log("source", count=2, timeout_s=5)
             except (RuntimeError, TimeoutError, ConnectionError):
                 pass  # ended at once, or has nothing more to say: what it said counts
             lines = daemon.lines
