@@ -289,7 +289,6 @@ class FaultLab:
             wait_until(
                 lambda: not others() and more() <= _SPARE_DESCRIPTORS,
                 "no other process and no further descriptor",
-                timeout_s=2 * PROGRAM_TIMEOUT_S,
             )
         leaks = [f"process {line}" for line in others()]
         leaks += [f"file {path.name}" for path in self.temporary.iterdir()]

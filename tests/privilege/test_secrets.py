@@ -16,7 +16,7 @@ import pytest
 
 from kproxy_ipt.testing.api_faults import Fault
 from kproxy_ipt.testing.api_server import ApiServer
-from kproxy_ipt.testing.daemon_process import METRICS_PORT, PATIENCE_S, DaemonProcess, kproxy_ipt_program
+from kproxy_ipt.testing.daemon_process import METRICS_PORT, PATIENCE_S, DaemonProcess, kproxy_ipt_program, wait_until
 from kproxy_ipt.testing.lab_objects import own_node
 from kproxy_ipt.testing.namespaces import temporary_namespace
 from kproxy_ipt.testing.objects import endpoint_slice, service
@@ -129,11 +129,14 @@ def seen(netns: str, tmp_path: Path, api: ApiServer) -> Callable[..., str]:
         shown: list[str] = []
         with DaemonProcess(netns, "--config", str(config), *arguments) as daemon:
             try:
-                daemon.wait_for_log("source")
+                wait_until(
+                    lambda: api.requests or daemon.log("source") or not daemon.is_alive, "it asks, or says why not"
+                )
+                daemon.wait_for_log("source", timeout_s=5)
                 shown += [daemon.get(page, METRICS_PORT).body.decode() for page in _PAGES]
                 shown.append(daemon.get("/healthz?verbose").body.decode())
                 api.stop()
-                daemon.wait_for_log("source", count=2)
+                daemon.wait_for_log("source", count=2, timeout_s=5)
             except (RuntimeError, TimeoutError, ConnectionError):
                 pass  # ended at once, or has nothing more to say: what it said counts
             lines = daemon.lines
