@@ -8,7 +8,7 @@ What that client (37.0) does differently than client-go, and is made good here:
 
 - `trust_env` of aiohttp is off: it would read ~/.netrc and then refuse to send our token. Proxies of the environment
   are found as by the blocking client (`cluster.py`): HTTPS_PROXY, NO_PROXY with its prefixes.
-- Nothing tells a dead connection from a quiet one. Sockets have TCP keep-alive and TCP_USER_TIMEOUT.
+- Nothing tells a dead connection from a quiet one. Sockets have TCP keep-alive and TCP_USER_TIMEOUT (`api_sockets.py`).
 - Certificates are read once. `LoadedClient.is_outdated` tells that a file has changed, and a new client is due.
 
 `kubernetes` is imported inside functions only: the import costs half a second.
@@ -16,7 +16,6 @@ What that client (37.0) does differently than client-go, and is made good here:
 
 import contextlib
 import os
-import socket
 import ssl
 import urllib.parse
 import urllib.request
@@ -27,15 +26,10 @@ from typing import Protocol
 import aiohttp
 
 from kproxy_ipt.errors import SourceError
+from kproxy_ipt.sources.api_sockets import ApiSockets
 from kproxy_ipt.sources.cluster import TokenSource, load_access
 from kproxy_ipt.sources.kubeconfig import ClusterAccess, ClusterConnection, find_access
 from kproxy_ipt.sources.refusals import failure_text
-
-KEEPALIVE_IDLE_S = 30
-KEEPALIVE_INTERVAL_S = 10
-KEEPALIVE_PROBES = 3
-USER_TIMEOUT_MS = 30_000
-"""A peer that confirms nothing for this long is gone."""
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
@@ -114,8 +108,9 @@ class LoadedClient:
         self.tokens = loaded.tokens
         self.is_refused = False
         self._loaded = loaded
+        self._sockets = ApiSockets()
         self._connector = aiohttp.TCPConnector(
-            limit=0, ssl=loaded.api.rest_client.ssl_context, socket_factory=_kept_alive_socket
+            limit=0, ssl=loaded.api.rest_client.ssl_context, socket_factory=self._sockets.make
         )
         self.api.configuration.client_session_kwargs = {"connector": self._connector, "trust_env": False}
         self._users = 0
@@ -147,6 +142,7 @@ class LoadedClient:
         """Close all connections."""
         await self.api.close()
         await self._connector.close()
+        await self._sockets.closed()
 
 
 def load_client(connection: ClusterConnection) -> LoadedAccess:
@@ -204,17 +200,3 @@ def _proxy_of_environment(server: str) -> str | None:
     proxies = urllib.request.getproxies()
     proxy = proxies.get(urllib.parse.urlsplit(server).scheme) or proxies.get("all")
     return None if not proxy or should_bypass_proxies(server, proxies.get("no", "")) else proxy
-
-
-def _kept_alive_socket(
-    address: tuple[int | socket.AddressFamily, int | socket.SocketKind, int, str, tuple[object, ...]],
-) -> socket.socket:
-    """A socket that notices when its peer is gone."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-    return made

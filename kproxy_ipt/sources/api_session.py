@@ -24,8 +24,6 @@ from kproxy_ipt.sources.request_rate import RequestRate
 
 Query = Mapping[str, str]
 
-_TURNS_TO_CLOSE = 4
-
 
 class ConnectionFailedError(SourceError):
     """Nothing was answered, or the answer broke off; `began` says whether there was an answer."""
@@ -86,9 +84,6 @@ class ApiSession:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
-            # Transports are closed by the loop in its next turns; under TLS there are two, one inside of the other.
-            for _ in range(_TURNS_TO_CLOSE):
-                await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
     async def request(

@@ -112,8 +112,6 @@ class SourceRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._task is not None:
-            # TLS of asyncio loses sockets if it is cancelled while a connection begins.
-            await come_true(lambda: all(self.lists(each) or self.troubles(each) for each in Kind), 1.0)
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task

@@ -2,13 +2,11 @@
 
 import asyncio
 import re
-import socket
 from collections.abc import Callable
 
 import pytest
 
 from kproxy_ipt.objects.events import Gone, Kind, Trouble
-from kproxy_ipt.sources.api_client import _kept_alive_socket
 from kproxy_ipt.sources.kubeconfig import ClusterConnection
 from kproxy_ipt.testing.api_faults import Fault
 from kproxy_ipt.testing.api_server import ApiServer
@@ -364,11 +362,3 @@ def test_line_that_spoils_a_streaming_list_leads_to_pages(api_server: ApiServer)
 
     (trouble,) = asyncio.run(scenario())
     assert trouble.endswith("; listing anew")
-
-
-def test_sockets_notice_a_peer_that_is_gone() -> None:
-    """C105: packets that nobody confirms end a connection after half a minute, and idle connections are probed."""
-    with _kept_alive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1))) as made:
-        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
-        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
