@@ -44,6 +44,11 @@ NODE = ""
 
 _RECENT = Path("/proc/thread-self/net/xt_recent")
 """The lists of the match `recent` in the namespace of the thread; one that `/` is written to is emptied."""
+_SYSCTLS = {
+    "ipv4/conf/all/accept_local": "1",
+    # A closed connection keeps its port for a minute otherwise, and flows to a thousand endpoints need more than all.
+    "ipv4/tcp_max_tw_buckets": "0",
+}
 _TABLE = 77
 _TIMEOUT_S = 60.0
 _PROTOCOLS: Mapping[str, Protocol] = {"tcp": "tcp", "udp": "udp", "sctp": "sctp"}
@@ -209,9 +214,7 @@ def conform_lab(layout: Layout) -> Iterator[ConformLab]:
         netns = {place: stack.enter_context(temporary_namespace(place or "node")) for place in (NODE, *layout.owned)}
         responders = stack.enter_context(Responders())
         for place, name in netns.items():
-            write_net_sysctls(
-                name, topology.sysctls("remote" if place else "node") | {"ipv4/conf/all/accept_local": "1"}
-            )
+            write_net_sysctls(name, topology.sysctls("remote" if place else "node") | _SYSCTLS)
         links = [
             f"link add name {interface} netns {netns[NODE]} type veth peer name eth0 netns {netns[interface]}"
             for interface in layout.owned
