@@ -14,7 +14,8 @@ from kproxy_ipt.kernel.netns import inside
 from kproxy_ipt.stats.model import ServiceTraffic
 from kproxy_ipt.stats.observed import port_traffic, unlike_words
 from kproxy_ipt.trace.explanation import PortExplanation
-from kproxy_ipt_cli._output import Plain, counted, percent, plain
+from kproxy_ipt_cli._output import Plain, counted, plain
+from kproxy_ipt_cli.stats import count_cells, count_columns
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,17 +93,8 @@ class CountColumns:
         """*traffic* is None where nothing was read."""
         endpoints = traffic.endpoints if traffic else ()
         has_both = traffic is not None and traffic.has_both_policies
-        counts = ("observed", "since change", "connections") if endpoints else ()
-        self.names = (*(("expected",) if has_both else ()), *counts)
-        self._cells = {
-            one.endpoint: (
-                *((percent(one.expected),) if has_both else ()),
-                percent(one.observed),
-                str(one.recent),
-                str(one.connections),
-            )
-            for one in endpoints
-        }
+        self.names = count_columns(traffic) if traffic and endpoints else ()
+        self._cells = {one.endpoint: count_cells(one, has_both=has_both) for one in endpoints}
 
     def cells(self, endpoint: str) -> tuple[str, ...]:
         """Those of an endpoint; dashes for one that no rule leads to."""

@@ -122,8 +122,13 @@ def _print_service(one: ServiceTraffic) -> None:
 
 def endpoint_columns(one: ServiceTraffic) -> tuple[str, ...]:
     """The columns of `endpoint_rows`; where both policies have a say, neither share alone is what to expect."""
+    return ("endpoint", "share", "local", *count_columns(one))
+
+
+def count_columns(one: ServiceTraffic) -> tuple[str, ...]:
+    """The columns of `count_cells`."""
     expected = ("expected",) if one.has_both_policies else ()
-    return ("endpoint", "share", "local", *expected, "observed", "since change", "connections")
+    return (*expected, "observed", "since change", "connections")
 
 
 def endpoint_rows(one: ServiceTraffic) -> Iterator[tuple[str, ...]]:
@@ -134,5 +139,10 @@ def endpoint_rows(one: ServiceTraffic) -> Iterator[tuple[str, ...]]:
 
 def _endpoint_row(one: EndpointTraffic, *, has_both: bool) -> tuple[str, ...]:
     shares = ("gone", "-") if one.is_gone else (percent(one.share), percent(one.local_share))
+    return (one.endpoint, *shares, *count_cells(one, has_both=has_both))
+
+
+def count_cells(one: EndpointTraffic, *, has_both: bool) -> tuple[str, ...]:
+    """What an endpoint got; before it what both policies together let expect, where *has_both* have a say."""
     expected = (percent(one.expected),) if has_both else ()
-    return (one.endpoint, *shares, *expected, percent(one.observed), str(one.recent), str(one.connections))
+    return (*expected, percent(one.observed), str(one.recent), str(one.connections))

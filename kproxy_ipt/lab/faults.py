@@ -16,7 +16,6 @@ import msgspec
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import KernelError, SourceError
 from kproxy_ipt.kernel.netns import inside
-from kproxy_ipt.lab import network
 from kproxy_ipt.lab.client import LabClient, path_of
 from kproxy_ipt.lab.documents import ApiObject, matches_labels, name_of, namespace_of, number, part, text
 from kproxy_ipt.lab.fault_texts import STALE_SOURCE_PORT, STATSD_NODE_PORT
@@ -25,6 +24,7 @@ from kproxy_ipt.lab.node_daemon import proxy_config_text
 from kproxy_ipt.lab.pods import READY_ANNOTATION
 from kproxy_ipt.lab.resources import target_for
 from kproxy_ipt.lab.state import LabState, send_to_daemon
+from kproxy_ipt.testing.namespaces import write_net_sysctls
 from kproxy_ipt.testing.sockets import QUESTION, make_client
 
 WEB = "web"
@@ -89,7 +89,7 @@ class Breaker:
         for node in NODES:
             self._layout.proxy_config(node.name).write_text(proxy_config_text(), encoding="utf-8")
             send_to_daemon(self._layout, self._state, node.name, signal.SIGCONT)
-            network.write_sysctls(self._layout.netns(node.name), _USUAL_MEMORY)
+            write_net_sysctls(self._layout.netns(node.name), _USUAL_MEMORY)
         with suppress(KernelError):
             while True:  # as often as it is there
                 self._iptables("n1", "-D", *_BLOCKING)
@@ -143,7 +143,7 @@ class Breaker:
             self._client.ask("POST", _path(text(document, "kind"), "").rstrip("/"), document)
         _wait_until(lambda: asks_statsd(self._layout, source_port=0), f"the Service {STATSD} does not answer")
         time.sleep(_CLEANED_S)
-        network.write_sysctls(self._layout.netns("n1"), _LONG_MEMORY)
+        write_net_sysctls(self._layout.netns("n1"), _LONG_MEMORY)
         # As rules of before would have done it; the record that the first packet makes outlives them.
         flow = ("-p", "udp", "--sport", str(STALE_SOURCE_PORT), "--dport", str(STATSD_NODE_PORT))
         rule = ("PREROUTING", *flow, "-j", "DNAT", "--to-destination", _GONE_POD)

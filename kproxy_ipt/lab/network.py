@@ -16,9 +16,10 @@ from pathlib import Path
 
 from kproxy_ipt.addresses import Family
 from kproxy_ipt.errors import MissingProgramError, NamespaceError
-from kproxy_ipt.kernel.netns import NAMED_FOLDER, inside
+from kproxy_ipt.kernel.netns import NAMED_FOLDER
 from kproxy_ipt.lab.layout import BALANCER_CIDRS, CLIENT, CLIENT_ADDRESSES, LINK_LENGTHS, NODES, WIRE, LabNode, Layout
 from kproxy_ipt.testing import topology
+from kproxy_ipt.testing.namespaces import write_net_sysctls
 
 _TIMEOUT_S = 20.0
 _BALANCE_BY_PORTS = {"ipv4/fib_multipath_hash_policy": "1", "ipv6/fib_multipath_hash_policy": "1"}
@@ -35,8 +36,8 @@ def build(layout: Layout) -> None:
     outside = [*(node.name for node in NODES), CLIENT]
     for label in (WIRE, *outside):
         _create(layout, layout.netns(label))
-        write_sysctls(layout.netns(label), topology.sysctls("node" if label.startswith("n") else label))
-    write_sysctls(layout.netns(CLIENT), _BALANCE_BY_PORTS)
+        write_net_sysctls(layout.netns(label), topology.sysctls("node" if label.startswith("n") else label))
+    write_net_sysctls(layout.netns(CLIENT), _BALANCE_BY_PORTS)
     wire = layout.netns(WIRE)
     pair = "link add to-{0} netns {1} type veth peer name eth0 netns {2}"
     _run_ip("", [pair.format(label, wire, layout.netns(label)) for label in outside])
@@ -55,7 +56,7 @@ def add_pod(layout: Layout, netns: str, node: LabNode, index: int) -> None:
         NamespaceError: The kernel or the program `ip` says no.
     """
     _create(layout, netns)
-    write_sysctls(netns, topology.sysctls("pod"))
+    write_net_sysctls(netns, topology.sysctls("pod"))
     addresses = node.pod_addresses(index)
     _run_ip("", [f"link add pod{index} netns {layout.netns(node.name)} type veth peer name eth0 netns {netns}"])
     _run_ip(layout.netns(node.name), _port_lines(node, addresses, f"pod{index}"))
@@ -96,15 +97,6 @@ def _create(layout: Layout, netns: str) -> None:
     (layout.namespaces / netns).touch()
     _run(["ip", "netns", "add", netns])
     _run_ip(netns, ["link set lo up"])
-
-
-def write_sysctls(netns: str, values: Mapping[str, str]) -> None:
-    """Set values below `/proc/sys/net` in a namespace; those that the kernel lacks are left out."""
-    with inside(netns):
-        for path, value in values.items():
-            entry = Path("/proc/sys/net", path)
-            if entry.exists():
-                entry.write_text(value, encoding="ascii")
 
 
 def _run_ip(netns: str, lines: Sequence[str]) -> None:
